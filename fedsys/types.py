@@ -1,0 +1,115 @@
+"""What crosses the layers: plans going down, reports coming up, and the record of a round.
+
+Everything here is a frozen value without behaviour that reads a clock or draws a number, and
+everything goes through JSON and back unchanged: ``rounds.jsonl`` is made of these, and a
+controller resumes by looking at them again.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientPlan:
+    """What one client is asked to do in one round."""
+
+    node_id: int
+    local_steps: int
+    lr: float
+    uplink: str
+    """Codec spec of the update, e.g. ``topk(0.05)|int8``."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlan:
+    """What the server decided for one round, and why."""
+
+    round: int
+    clients: tuple[ClientPlan, ...]
+    downlink: str
+    """Codec spec of what the server sends, the same for the whole cohort."""
+    deadline_s: float | None
+    """Seconds after the start of the round at which it closes; None waits for everyone."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientReport:
+    """What a server can know about one client's part in one round.
+
+    Times are seconds, measured by the server or reported by the client, never read from an
+    emulator's description of the link. A time is None when that stage never finished.
+    """
+
+    node_id: int
+    accepted: bool
+    reason: str
+    """Why the update was left out; empty when it was accepted."""
+    examples: int = 0
+    local_steps: int = 0
+    samples: int = 0
+    """Examples processed, repetitions counted."""
+    train_loss: float | None = None
+    """Mean training loss over the local steps."""
+    first_loss: float | None = None
+    """Training loss of the received model, before the first local step's update."""
+    update_norm: float | None = None
+    """L2 norm of trained minus received weights."""
+    nmse: float | None = None
+    """Squared error of the coded update over its squared norm, residual included."""
+    residual_norm: float | None = None
+    """L2 norm of the error-feedback residual after this update was coded."""
+    download_s: float | None = None
+    train_s: float | None = None
+    upload_s: float | None = None
+    arrival_s: float | None = None
+    """Seconds from the start of the round to the arrival of the reply."""
+    downlink_bytes: int = 0
+    uplink_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """One line of ``rounds.jsonl``: the plan, what came of it, and what it cost."""
+
+    round: int
+    plan: RoundPlan
+    reports: tuple[ClientReport, ...]
+    start_s: float
+    end_s: float
+    """Virtual (or wall) seconds since the start of the run."""
+    downlink_bytes: int
+    uplink_bytes: int
+    train_loss: float | None
+    """Mean of the accepted clients' training loss, weighted by examples."""
+    step_norm: float | None
+    """L2 norm of the change of the global model."""
+    agreement: float | None
+    """|sum p u|^2 / sum p |u|^2 over accepted updates: 1 aligned, 1/cohort orthogonal."""
+    test_loss: float | None = None
+    test_metric: float | None = None
+    """The task's metric (accuracy unless the task says otherwise) on the server's held-out set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSample:
+    """What one exchange with one client took, as a server can measure it.
+
+    A time is None when that stage never finished. ``arrival_s`` is on the grid's clock.
+    """
+
+    downlink_bytes: int
+    uplink_bytes: int
+    download_s: float | None = None
+    train_s: float | None = None
+    upload_s: float | None = None
+    arrival_s: float | None = None

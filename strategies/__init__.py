@@ -1,0 +1,1 @@
+"""The server's decisions: round plans, estimates, aggregation, controllers."""
