@@ -1,0 +1,80 @@
+"""What TCP makes of a link: packet overhead, round trips before full speed, rate under loss.
+
+Formulas: Padhye et al., "Modeling TCP Reno Performance" (SIGCOMM 1998) for the floor under loss;
+Ha, Rhee, Xu, "CUBIC" (2008), RFC 9438 for the window of CUBIC; RFC 6928 for the first window.
+"""
+
+import math
+
+from netem.link import Direction, Link
+from netem.rate import RateCurve
+
+SEGMENT_BYTES = 1448
+"""Payload of a full packet: 1500 less IPv4 and TCP headers with timestamps."""
+PACKET_BYTES = 1500
+FIRST_WINDOW_PACKETS = 10
+TLS_RECORD_BYTES = 16384
+TLS_RECORD_OVERHEAD_BYTES = 22
+BBR_SHARE_FRACTION = 0.98
+"""Share of the bottleneck that BBR keeps between its probes."""
+BBR_DRAIN_ROUNDS = 2
+"""Round trips that BBR needs to drain the queue it built while starting on a long fat path."""
+BBR_DRAIN_FROM_DOUBLINGS = 3
+"""Doublings of the window before full speed that make a path long and fat."""
+
+
+def wire_bits(size_bytes: int, way: Direction, tls: bool) -> float:
+    """Bits that the curve of ``way`` is charged for ``size_bytes`` of message."""
+    if way.layer == "goodput" or size_bytes == 0:
+        return 8.0 * size_bytes
+    records = -(-size_bytes // TLS_RECORD_BYTES) if tls else 0
+    payload_bytes = size_bytes + TLS_RECORD_OVERHEAD_BYTES * records
+    packets = -(-payload_bytes // SEGMENT_BYTES)
+    return 8.0 * (payload_bytes + (PACKET_BYTES - SEGMENT_BYTES) * packets)
+
+
+def packet_bits(way: Direction) -> float:
+    """What one full packet costs on the curve of ``way``."""
+    return 8.0 * (PACKET_BYTES if way.layer == "ip" else SEGMENT_BYTES)
+
+
+def handshake_s(link: Link) -> float:
+    """Round trips before the first byte of a new connection: TCP one, TLS 1.3 one more."""
+    return 0.0 if link.reuse_connection else link.rtt_s * (2 if link.tls else 1)
+
+
+def growth_stall_s(
+    curve: RateCurve, start_s: float, size_bits: float, rtt_s: float, packet: float
+) -> tuple[float, int]:
+    """Seconds the sender idles for acknowledgements, and the doublings until it filled the path.
+
+    Each round sends one window and waits out the round trip, until a window takes longer to send
+    than the round trip takes. The first window holds one packet less: the head of an HTTP message
+    leaves in a packet of its own. A message that ends before that gives 0 doublings.
+    """
+    stall_s, doublings, now_s = 0.0, 0, start_s
+    window = FIRST_WINDOW_PACKETS
+    left_bits = size_bits + packet
+    while left_bits > window * packet:
+        sending_s = curve.finish_s(now_s, window * packet) - now_s
+        if sending_s >= rtt_s:
+            return stall_s, doublings
+        stall_s += rtt_s - sending_s
+        now_s += rtt_s
+        left_bits -= window * packet
+        window *= 2
+        doublings += 1
+    return stall_s, 0
+
+
+def loss_limited_bps(way: Direction, rtt_s: float) -> float:
+    """What CUBIC can keep up at this loss, whatever the rate of the link; inf without loss."""
+    event_fraction = way.loss_fraction / way.loss_burst_packets
+    if event_fraction == 0 or rtt_s == 0:
+        return math.inf
+    timeout_s = max(0.2 + rtt_s, 2 * rtt_s)
+    reno_s = rtt_s * math.sqrt(2 * event_fraction / 3) + timeout_s * min(
+        1.0, 3 * math.sqrt(3 * event_fraction / 8)
+    ) * event_fraction * (1 + 32 * event_fraction**2)
+    cubic_packets = 1.054 * (rtt_s / event_fraction) ** 0.75
+    return float(packet_bits(way) * max(1 / reno_s, cubic_packets / rtt_s))

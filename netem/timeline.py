@@ -1,0 +1,277 @@
+"""When each exchange of a message and its reply happens: the events of virtual time.
+
+An exchange is download, local compute, upload. A node has one at a time; the next one waits.
+Knows sizes and seconds, no Flower. Events are ordered by (time, sequence), so the same exchanges
+give the same times in any process.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fedsys.errors import LinkError
+from netem.fair import SharedLink
+from netem.link import Link, Way
+from netem.transfer import Transfer, plan_transfer
+
+Outcome = tuple[int, float]
+"""Bytes of a reply, and the seconds of local compute behind it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One message to one node, and what became of it. Times are None until they have come."""
+
+    key: int
+    """Place in the order of sending."""
+    node_id: int
+    flow: tuple[str | int, ...]
+    """Names the random draws of this exchange."""
+    downlink_bytes: int
+    vanishes: bool
+    """The device takes the message and is not heard of again."""
+    sent_s: float
+    begun_s: float | None = None
+    downloaded_s: float | None = None
+    outcome: Outcome | None = None
+    trained_s: float | None = None
+    ended_s: float | None = None
+    """When the reply arrived, or the news that there will be none."""
+    lost: bool = False
+
+    @property
+    def uplink_bytes(self) -> int:
+        """Size of the reply, 0 until its upload has begun."""
+        return self.outcome[0] if self.outcome is not None and self.trained_s is not None else 0
+
+
+class Timeline:
+    """All exchanges that have not ended, and a clock that only its owner moves."""
+
+    def __init__(
+        self,
+        *,
+        link_of: Callable[[int], Link],
+        outcome_of: Callable[[Exchange], Outcome],
+        seed: int,
+        server_egress_bps: float | None,
+        server_ingress_bps: float | None,
+        heartbeat_s: float,
+        now_s: float = 0.0,
+    ) -> None:
+        self.now_s = now_s
+        self.downlink_bytes = 0
+        self.uplink_bytes = 0
+        self._link_of = link_of
+        self._outcome_of = outcome_of
+        self._seed = seed
+        self._heartbeat_s = heartbeat_s
+        self._shared: dict[Way, SharedLink] = {}
+        if server_egress_bps is not None:
+            self._shared["down"] = SharedLink(server_egress_bps, now_s)
+        if server_ingress_bps is not None:
+            self._shared["up"] = SharedLink(server_ingress_bps, now_s)
+        self._open: dict[int, Exchange] = {}
+        self._waiting: dict[int, deque[int]] = {}
+        """node -> keys of its exchanges; the first one is under way."""
+        self._events: list[tuple[float, int, str]] = []
+        self._phases: dict[int, tuple[Transfer, int]] = {}
+        """key -> the transfer that crosses a shared link, and which phase it is in."""
+
+    def send(self, exchange: Exchange) -> None:
+        """Hand ``exchange`` to its node now; it begins when the node is free."""
+        self._open[exchange.key] = exchange
+        queue = self._waiting.setdefault(exchange.node_id, deque())
+        queue.append(exchange.key)
+        if len(queue) == 1:
+            self._begin(exchange, self.now_s)
+
+    def withdraw(self, key: int) -> bool:
+        """Take back an exchange that its node has not begun; False if it has."""
+        exchange = self._open.get(key)
+        if exchange is None or exchange.begun_s is not None:
+            return False
+        self._waiting[exchange.node_id].remove(key)
+        del self._open[key]
+        return True
+
+    def next_event_s(self) -> float:
+        """When something happens next; inf when nothing is under way."""
+        heap_s = self._events[0][0] if self._events else math.inf
+        return min(heap_s, *(link.next_event_s() for link in self._shared.values()), math.inf)
+
+    def step(self) -> list[Exchange]:
+        """Move the clock to the next event; the exchanges that ended with it."""
+        self.now_s = max(self.now_s, self.next_event_s())
+        ended: list[Exchange] = []
+        for link in self._shared.values():
+            for key in link.advance_to(self.now_s):
+                self._end_phase(key)
+        while self._events and self._events[0][0] <= self.now_s:
+            _, key, event = heapq.heappop(self._events)
+            exchange = self._open.get(key)
+            if exchange is None:  # it was lost while this event of it lay ahead
+                continue
+            _HANDLERS[event](self, exchange)
+            if exchange.ended_s is not None:
+                ended.append(exchange)
+        return ended
+
+    def copy(self) -> "Timeline":
+        """A timeline that goes its own way from here, to look ahead on."""
+        twin = Timeline.__new__(Timeline)
+        twin.__dict__.update(self.__dict__)
+        twin._shared = {way: link.copy() for way, link in self._shared.items()}
+        twin._open = {key: replace(exchange) for key, exchange in self._open.items()}
+        twin._waiting = {node_id: deque(keys) for node_id, keys in self._waiting.items()}
+        twin._events = list(self._events)
+        twin._phases = dict(self._phases)
+        return twin
+
+    def state(self) -> dict[str, Any]:
+        """All that later times depend on, JSON-able; waits for the outcome of what is under way."""
+        for exchange in self._open.values():
+            self._settle(exchange)
+        return {
+            "now_s": self.now_s,
+            "downlink_bytes": self.downlink_bytes,
+            "uplink_bytes": self.uplink_bytes,
+            "open": [asdict(exchange) for exchange in self._open.values()],
+            "waiting": [[node_id, *keys] for node_id, keys in self._waiting.items()],
+            "events": sorted(self._events),
+            "phases": [[key, phase] for key, (_, phase) in self._phases.items()],
+            "shared": {way: link.state() for way, link in self._shared.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``, to the same times as if nothing had been interrupted."""
+        self.now_s = state["now_s"]
+        self.downlink_bytes, self.uplink_bytes = state["downlink_bytes"], state["uplink_bytes"]
+        self._open = {saved["key"]: _exchange(saved) for saved in state["open"]}
+        self._waiting = {node_id: deque(keys) for node_id, *keys in state["waiting"]}
+        self._events = [(time_s, key, event) for time_s, key, event in state["events"]]
+        self._phases = {key: (self._transfer(self._open[key]), n) for key, n in state["phases"]}
+        for way, link in self._shared.items():
+            saved = state["shared"][way]
+            phases = {key: self._phases[key] for key, _ in saved["left_bits"]}
+            link.restore(saved, {key: t.phases[n].curve for key, (t, n) in phases.items()})
+
+    def _begin(self, exchange: Exchange, now_s: float) -> None:
+        exchange.begun_s = now_s
+        self.downlink_bytes += exchange.downlink_bytes
+        self._start(exchange, "downloaded")
+
+    def _start(self, exchange: Exchange, event: str) -> None:
+        """Start a transfer that ends in ``event``, or with the way dead in the loss of the node."""
+        transfer = self._transfer(exchange)
+        given_up_s = transfer.dead_from_s() + self._heartbeat_s
+        if _way(exchange) in self._shared:
+            self._phases[exchange.key] = (transfer, 0)
+            self._push(transfer.start_s + transfer.phases[0].wait_s, exchange.key, "phase")
+            if given_up_s < math.inf:
+                self._push(given_up_s, exchange.key, "stuck")
+        elif (finish_s := transfer.finish_s()) < math.inf:
+            self._push(finish_s, exchange.key, event)
+        else:
+            self._push(given_up_s, exchange.key, "lost")
+
+    def _transfer(self, exchange: Exchange) -> Transfer:
+        """The transfer that ``exchange`` is in; the same whenever it is asked for."""
+        link = self._link_of(exchange.node_id)
+        if exchange.trained_s is not None:
+            size_bytes, start_s = exchange.uplink_bytes, exchange.trained_s
+        else:
+            size_bytes, start_s = exchange.downlink_bytes, exchange.begun_s or 0.0
+        return plan_transfer(
+            link, _way(exchange), size_bytes, start_s, seed=self._seed, flow=exchange.flow
+        )
+
+    def _enter_phase(self, exchange: Exchange) -> None:
+        transfer, phase = self._phases[exchange.key]
+        part = transfer.phases[phase]
+        self._shared[_way(exchange)].add(exchange.key, part.size_bits, part.curve, self.now_s)
+
+    def _end_phase(self, key: int) -> None:
+        transfer, phase = self._phases.pop(key)
+        if phase + 1 < len(transfer.phases):
+            self._phases[key] = (transfer, phase + 1)
+            self._push(self.now_s + transfer.phases[phase + 1].wait_s, key, "phase")
+        else:
+            event = "uploaded" if _way(self._open[key]) == "up" else "downloaded"
+            self._push(self.now_s + transfer.tail_s, key, event)
+
+    def _on_downloaded(self, exchange: Exchange) -> None:
+        exchange.downloaded_s = self.now_s
+        if exchange.vanishes:
+            self._push(self.now_s + self._heartbeat_s, exchange.key, "lost")
+        else:
+            _, compute_s = self._settle(exchange)
+            self._push(self.now_s + compute_s, exchange.key, "trained")
+
+    def _on_trained(self, exchange: Exchange) -> None:
+        exchange.trained_s = self.now_s
+        self.uplink_bytes += exchange.uplink_bytes
+        self._start(exchange, "uploaded")
+
+    def _on_uploaded(self, exchange: Exchange) -> None:
+        exchange.ended_s = self.now_s
+        del self._open[exchange.key]
+        queue = self._waiting[exchange.node_id]
+        queue.popleft()
+        if queue:
+            self._begin(self._open[queue[0]], self.now_s)
+        else:
+            del self._waiting[exchange.node_id]
+
+    def _on_lost(self, exchange: Exchange) -> None:
+        exchange.lost = True
+        self._on_uploaded(exchange)
+
+    def _on_stuck(self, exchange: Exchange) -> None:
+        """Give up a transfer over a way that died, unless it had got through before."""
+        transfer, _ = self._phases.get(exchange.key, (None, 0))
+        if transfer is not None and transfer.dead_from_s() + self._heartbeat_s <= self.now_s:
+            del self._phases[exchange.key]
+            self._shared[_way(exchange)].discard(exchange.key, self.now_s)
+            self._on_lost(exchange)
+
+    def _settle(self, exchange: Exchange) -> Outcome:
+        """The outcome of the client's work; waits for the real computation if it has to."""
+        if exchange.outcome is None:
+            exchange.outcome = (0, 0.0) if exchange.vanishes else self._outcome_of(exchange)
+            if not 0 <= exchange.outcome[1] < math.inf:
+                raise LinkError(
+                    f"node {exchange.node_id}: compute must take 0 or more seconds, "
+                    f"got {exchange.outcome[1]}"
+                )
+        return exchange.outcome
+
+    def _push(self, time_s: float, key: int, event: str) -> None:
+        heapq.heappush(self._events, (time_s, key, event))
+
+
+_HANDLERS: dict[str, Callable[[Timeline, Exchange], None]] = {
+    "phase": Timeline._enter_phase,
+    "downloaded": Timeline._on_downloaded,
+    "trained": Timeline._on_trained,
+    "uploaded": Timeline._on_uploaded,
+    "lost": Timeline._on_lost,
+    "stuck": Timeline._on_stuck,
+}
+
+
+def _way(exchange: Exchange) -> Way:
+    return "up" if exchange.trained_s is not None else "down"
+
+
+def _exchange(saved: dict[str, Any]) -> Exchange:
+    outcome = saved["outcome"]
+    saved = {
+        **saved,
+        "flow": tuple(saved["flow"]),
+        "outcome": None if outcome is None else (int(outcome[0]), float(outcome[1])),
+    }
+    return Exchange(**saved)
