@@ -119,23 +119,3 @@ class SharedLink:
                 flow.finish_s = self._now_s
             else:
                 flow.finish_s = self._now_s + flow.left_bits / rate_bps if rate_bps else math.inf
-
-
-def finish_times_s(
-    flows: Sequence[tuple[float, float, RateCurve]], capacity_bps: float
-) -> list[float]:
-    """When each flow (start_s, size_bits, access curve) ends on a shared link; inf if never."""
-    link = SharedLink(capacity_bps)
-    arrivals = sorted(range(len(flows)), key=lambda index: flows[index][0], reverse=True)
-    finish_s = [math.inf] * len(flows)
-    while True:
-        arrival_s = flows[arrivals[-1]][0] if arrivals else math.inf
-        event_s = link.next_event_s()
-        if event_s <= arrival_s and event_s < math.inf:
-            for key in link.advance_to(event_s):
-                finish_s[key] = event_s
-        elif arrivals:
-            _, size_bits, curve = flows[arrivals[-1]]
-            link.add(arrivals.pop(), size_bits, curve, arrival_s)
-        else:
-            return finish_s

@@ -117,6 +117,25 @@ class RateCurve:
         """This curve with ``outages`` in place of its own."""
         return RateCurve(self.edge_s, self.rate_bps, self.period_s, tuple(outages))
 
+    def shifted(self, by_s: float) -> "RateCurve":
+        """This looping curve, entered ``by_s`` after its beginning."""
+        if self.period_s is None:
+            raise LinkError("only a curve with a period can be shifted")
+        local_s = by_s % self.period_s
+        first = self._step(local_s)
+        edge_s = np.concatenate(
+            [
+                [0.0],
+                self.edge_s[first + 1 :] - local_s,
+                self.edge_s[:first] + self.period_s - local_s,
+            ]
+        )
+        rate_bps = np.concatenate([self.rate_bps[first:], self.rate_bps[:first]])
+        if local_s > self.edge_s[first]:
+            wrapped_s = self.edge_s[first] + self.period_s - local_s
+            edge_s, rate_bps = np.append(edge_s, wrapped_s), np.append(rate_bps, rate_bps[0])
+        return RateCurve(edge_s, rate_bps, self.period_s, self.outages)
+
     def _uncut_dead_from_s(self) -> float:
         alive = np.flatnonzero(self.rate_bps > 0)
         if alive.size == 0:
