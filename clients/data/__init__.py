@@ -1,0 +1,1 @@
+"""Data of one client: splitting a data set, and cutting it into batches."""

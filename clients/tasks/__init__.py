@@ -1,0 +1,1 @@
+"""Tasks: one file, one model with its data, loss and metric."""

@@ -1,0 +1,1 @@
+"""Codecs for any Flower app: a client mod, a server grid, and the state they keep."""

@@ -1,0 +1,1 @@
+"""The wire: payloads as bytes, and what a receiver may believe of them."""
