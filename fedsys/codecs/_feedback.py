@@ -1,0 +1,50 @@
+"""Error feedback: what a codec dropped is added to the next update (Seide et al. 2014)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsys.codecs._base import Layout, Update, sum_of_squares
+from fedsys.codecs._chain import Codec
+from fedsys.types import F32
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """An encoded update and what the sender should remember once it was acknowledged."""
+
+    body: bytes
+    decoded: Update
+    """What the receiver will see."""
+    compensated: F32
+    """Update plus old residual: what was encoded."""
+    residual: F32
+    """Compensated minus decoded. Keep it only if the receiver got the body; otherwise the next
+    residual is ``compensated``, for then nothing of it arrived."""
+    nmse: float
+    """Squared norm of the residual over that of ``compensated``; 0 where that is zero."""
+
+
+def encode_with_feedback(
+    codec: Codec,
+    update: F32,
+    residual: F32 | None,
+    layout: Layout,
+    rng: np.random.Generator,
+) -> Feedback:
+    """Encode ``update`` float32 [n] plus what earlier rounds left; None means nothing was left.
+
+    Decoded plus new residual equals update plus old residual, whatever the codec. Nothing is
+    stored here, and neither input is modified. Raises NonFiniteError as the codec does.
+    """
+    with np.errstate(over="ignore"):
+        compensated = np.array(update, np.float32).reshape(-1)
+        if residual is not None:
+            compensated += residual
+    body = codec.encode(compensated, layout, rng)
+    decoded = codec.decode(body, compensated.size, layout)
+    left = compensated.copy()
+    decoded.add_to(left, -1.0)
+    energy = sum_of_squares(compensated)
+    nmse = sum_of_squares(left) / energy if energy else 0.0
+    return Feedback(body, decoded, compensated, left, nmse)
