@@ -60,7 +60,10 @@ def dump_toml(experiment: Experiment) -> str:
 
 
 def _plain(experiment: Experiment) -> dict[str, Any]:
-    return experiment.model_dump(mode="json", exclude_none=True)
+    tree = experiment.model_dump(mode="json", exclude_none=True)
+    if experiment.run.target is None:
+        del tree["run"]["stop_at_target"]  # refused beside no target; there it is the default
+    return tree
 
 
 def _split(setting: str) -> tuple[str, Any]:

@@ -1,0 +1,69 @@
+"""``rounds.jsonl``: one RoundRecord a line, exact to the last bit, never half a line read."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedsys.errors import ConfigError
+from fedsys.types import RoundRecord
+
+_RECORD = TypeAdapter(RoundRecord)
+
+
+def record_line(record: RoundRecord) -> bytes:
+    """The line for ``record``, newline included; equal records give equal bytes.
+
+    Raises ValueError for NaN or infinity, which JSON cannot hold and a figure must not be.
+    """
+    try:
+        text = json.dumps(dataclasses.asdict(record), allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise ValueError(f"round {record.round} holds a figure that is not finite") from error
+    return text.encode() + b"\n"
+
+
+def append_record(path: Path, record: RoundRecord) -> None:
+    """Add a line in one write; on return it is on the disk."""
+    line = record_line(record)
+    with path.open("ab", buffering=0) as file:
+        file.write(line)
+        os.fsync(file.fileno())
+
+
+def read_records(path: Path) -> list[RoundRecord]:
+    """All whole lines; none when there is no file. A last line without its end is left out.
+
+    Raises ConfigError, naming the line, where a whole line is not a round record.
+    """
+    records = []
+    for number, line in enumerate(_whole_lines(path), start=1):
+        try:
+            records.append(_RECORD.validate_python(json.loads(line)))
+        except (ValueError, ValidationError) as error:
+            raise ConfigError(f"{path}: line {number} is not a round record") from error
+    return records
+
+
+def keep_records(path: Path, rounds: int) -> None:
+    """Cut the file back to its first ``rounds`` whole lines, on the disk."""
+    lines = _whole_lines(path)
+    if len(lines) < rounds:
+        raise ConfigError(f"{path}: {len(lines)} rounds recorded where {rounds} are needed")
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        file.truncate(sum(len(line) for line in lines[:rounds]))
+        os.fsync(file.fileno())
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
