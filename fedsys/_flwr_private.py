@@ -48,13 +48,17 @@ def stamp(message: Message, *, run_id: int, src_node_id: int, message_id: str) -
 
 
 def copy_message(message: Message) -> Message:
-    """A message whose records a client may replace without another client seeing it.
+    """A message whose records a client may change without another client seeing it.
 
-    FedAvg puts one ``RecordDict`` into the messages of all clients. The arrays are shared: they
-    are immutable bytes. ``metadata=`` is the internal form of the constructor.
+    FedAvg puts one ``RecordDict`` into the messages of all clients, and ``copy.copy`` of a record
+    shares its entries. The arrays themselves are shared: they are immutable bytes. ``metadata=``
+    is the internal form of the constructor.
     """
     metadata = copy.copy(message.metadata)
     if message.has_error():
         return Message(error=message.error, metadata=metadata)  # type: ignore[call-overload,no-any-return]
-    records: dict[str, Any] = {name: copy.copy(record) for name, record in message.content.items()}
+    records: dict[str, Any] = {}
+    for name, record in message.content.items():
+        records[name] = type(record)()
+        records[name].update(record)
     return Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload,no-any-return]

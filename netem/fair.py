@@ -28,9 +28,14 @@ def fair_rates(access_bps: Sequence[float], capacity_bps: float) -> list[float]:
     return rates
 
 
+ROUNDING_FRACTION = 1e-10
+"""Share of a flow that rounding may leave over; it must not have to wait out an outage."""
+
+
 @dataclass(slots=True)
 class _Flow:
     curve: RateCurve
+    size_bits: float
     left_bits: float
     """At the time of the last event."""
     access_bps: float = 0.0
@@ -57,7 +62,7 @@ class SharedLink:
     def add(self, key: int, size_bits: float, curve: RateCurve, now_s: float) -> None:
         """Begin a flow at ``now_s``, which may not lie after the next event."""
         self._deliver(now_s)
-        self._flows[key] = _Flow(curve, size_bits)
+        self._flows[key] = _Flow(curve, size_bits, size_bits)
         self._share()
 
     def discard(self, key: int, now_s: float) -> None:
@@ -92,13 +97,13 @@ class SharedLink:
 
     def state(self) -> dict[str, Any]:
         """JSON-able; the curves are the owner's to give back."""
-        left = [[key, flow.left_bits] for key, flow in self._flows.items()]
-        return {"now_s": self._now_s, "left_bits": left}
+        flows = [[key, flow.size_bits, flow.left_bits] for key, flow in self._flows.items()]
+        return {"now_s": self._now_s, "flows": flows}
 
     def restore(self, state: dict[str, Any], curves: dict[int, RateCurve]) -> None:
         """Continue from ``state``; ``curves`` holds the access curve of each flow in it."""
         self._now_s = state["now_s"]
-        self._flows = {key: _Flow(curves[key], left) for key, left in state["left_bits"]}
+        self._flows = {key: _Flow(curves[key], size, left) for key, size, left in state["flows"]}
         self._share()
 
     def _deliver(self, now_s: float) -> None:
@@ -115,7 +120,7 @@ class SharedLink:
         rates = fair_rates([flow.access_bps for flow in flows], self.capacity_bps)
         for flow, rate_bps in zip(flows, rates, strict=True):
             flow.rate_bps = rate_bps
-            if flow.left_bits <= 0:
+            if flow.left_bits <= ROUNDING_FRACTION * flow.size_bits:
                 flow.finish_s = self._now_s
             else:
                 flow.finish_s = self._now_s + flow.left_bits / rate_bps if rate_bps else math.inf

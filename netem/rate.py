@@ -131,8 +131,8 @@ class RateCurve:
             ]
         )
         rate_bps = np.concatenate([self.rate_bps[first:], self.rate_bps[:first]])
-        if local_s > self.edge_s[first]:
-            wrapped_s = self.edge_s[first] + self.period_s - local_s
+        wrapped_s = self.edge_s[first] + self.period_s - local_s
+        if wrapped_s < self.period_s:  # entered inside a step: its beginning comes last
             edge_s, rate_bps = np.append(edge_s, wrapped_s), np.append(rate_bps, rate_bps[0])
         return RateCurve(edge_s, rate_bps, self.period_s, self.outages)
 
