@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from netem.fair import SharedLink, fair_rates
@@ -82,7 +82,6 @@ FLOWS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(flows=FLOWS)
 def test_a_link_without_limit_leaves_flows_independent(flows):
     alone = [curve.finish_s(start_s, bits) for start_s, bits, curve in flows]
@@ -101,7 +100,6 @@ def test_without_access_limits_it_is_processor_sharing(sizes, capacity):
         assert finish_s[index] == pytest.approx(now_s, rel=1e-9)
 
 
-@settings(deadline=None)
 @given(flows=FLOWS, capacity=st.floats(1e5, 1e7), seed=st.integers(0, 1000))
 def test_order_of_arrival_list_and_names_do_not_matter(flows, capacity, seed):
     order = list(range(len(flows)))
@@ -113,7 +111,6 @@ def test_order_of_arrival_list_and_names_do_not_matter(flows, capacity, seed):
     )
 
 
-@settings(deadline=None)
 @given(flows=FLOWS, capacity=st.floats(1e5, 1e7))
 def test_the_link_carries_all_bits_and_no_more_than_it_can(flows, capacity):
     finish_s = finish_times_s(flows, capacity)
@@ -124,7 +121,6 @@ def test_the_link_carries_all_bits_and_no_more_than_it_can(flows, capacity):
         assert end_s >= curve.finish_s(start_s, bits) * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(flows=FLOWS, capacity=st.floats(1e5, 1e7), wait_s=st.floats(0.01, 1e4))
 def test_an_outage_of_all_flows_shifts_the_end_by_its_length(flows, capacity, wait_s):
     constant = [(0.0, bits, RateCurve.constant(float(c.rate_bps[0]))) for _, bits, c in flows]
@@ -136,7 +132,6 @@ def test_an_outage_of_all_flows_shifts_the_end_by_its_length(flows, capacity, wa
     )
 
 
-@settings(deadline=None)
 @given(flows=FLOWS, capacity=st.floats(1e5, 1e7), events=st.integers(0, 6))
 def test_a_restored_link_continues_to_the_last_bit(flows, capacity, events):
     link = SharedLink(capacity)
