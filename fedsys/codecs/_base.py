@@ -15,7 +15,7 @@ Layout = tuple[tuple[int, ...], ...]
 
 Index = NDArray[np.intp]
 
-CHUNK = 1 << 15
+CHUNK = 1 << 16
 """Values handled at a time: a chunk and its temporaries stay in the second-level cache."""
 
 

@@ -5,7 +5,8 @@ A block of consecutive values shares one scale, sent as the upper 16 bits of a f
 65504. The scale is rounded before anything is quantised, so that both sides use the same one.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,21 +20,22 @@ I8 = NDArray[np.int8]
 U16 = NDArray[np.uint16]
 
 _SMALLEST_NORMAL = 0x0080
+_TINY = 2.0**-126
 _LARGEST = 0x7BFF
-"""2**120 * (2 - 2**-7): 128 of it still fit into a float32."""
+LARGEST_SCALE = 2.0**120 * (2 - 2.0**-7)
+"""128 of it still fit into a float32; values that would need a larger one saturate."""
 
-MAX_BLOCK = 1 << 20
+MAX_BLOCK = 1 << 16
 ROUNDINGS = ["nearest", "stochastic"]
 
 
-def scale_bits(scale: F32, *, up: bool) -> U16:
-    """Scales as 16 bits, to nearest or, where ``up``, never below the given one.
+def scale_bits(scale: F32) -> U16:
+    """Scales as 16 bits, rounded up so that no value of the block exceeds what it maps to.
 
     Scales below 2**-126 become 0, which decodes the block to zeros: dividing by them overflows.
     """
-    bits = scale.view(np.uint32)
-    rounded = bits + np.uint32(0xFFFF) if up else bits + np.uint32(0x7FFF) + (bits >> 16 & 1)
-    short: U16 = np.minimum(rounded >> 16, _LARGEST).astype("<u2")
+    bits = scale.view(np.uint32) + np.uint32(0xFFFF) >> 16
+    short: U16 = np.minimum(bits, _LARGEST).astype("<u2")
     short[short < _SMALLEST_NORMAL] = 0
     return short
 
@@ -43,25 +45,40 @@ def read_scales(side: memoryview, count: int, what: str) -> F32:
     short = np.frombuffer(side, "<u2", count)
     if count and not bool(((short == 0) | (short - 1 < _LARGEST)).all()):
         raise WireError(f"{what}: a scale is negative or out of range")
-    return (short.astype(np.uint32) << 16).view(np.float32)
-
-
-def rows(x: F32, part: slice, block: int) -> F32:
-    """One chunk as float32 [blocks, block]; only the last block of a vector is padded."""
-    chunk = x[part]
-    short = -chunk.size % block
-    return (np.pad(chunk, (0, short)) if short else chunk).reshape(-1, block)
+    return widen_scale(short)
 
 
 def chunk_of(block: int) -> int:
-    """Chunk length that is a whole number of blocks."""
-    return block * max(1, CHUNK // block)
+    """Chunk length that is a whole number of blocks and of bytes of 2, 4, 5 or 8 codes."""
+    unit = math.lcm(block, 40)
+    return unit * max(1, CHUNK // unit)
 
 
-def peaks(chunk: F32) -> F32:
-    """Largest magnitude of each row of float32 [blocks, block]."""
-    starts = np.arange(0, chunk.size, chunk.shape[1])
-    return np.maximum.reduceat(np.abs(chunk).reshape(-1), starts)
+def block_rows(x: F32, block: int) -> Iterator[tuple[slice, F32]]:
+    """Runs of whole blocks, then the shorter last one: where, and views [blocks, length]."""
+    whole = x.size // block * block
+    for part in chunks(whole, chunk_of(block)):
+        yield part, x[part].reshape(-1, block)
+    if whole < x.size:
+        yield slice(whole, x.size), x[whole:].reshape(1, -1)
+
+
+def peaks(rows: F32, work: F32 | None = None) -> F32:
+    """Largest magnitude of each row of float32 [blocks, length]; ``work`` is overwritten."""
+    starts = np.arange(0, rows.size, rows.shape[1])
+    top: F32 = np.maximum.reduceat(np.abs(rows, out=work).reshape(-1), starts)
+    return top
+
+
+def widen_scale(short: U16) -> F32:
+    """Scales as float32 from their 16 bits."""
+    return (short.astype(np.uint32) << 16).view(np.float32)
+
+
+def divide(rows: F32, scale: F32, out: F32 | None = None) -> F32:
+    """Each row of float32 [blocks, length] over its scale; zeros where that is tiny or 0."""
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale >= _TINY)
+    return np.multiply(rows, inverse[:, None], out=out)
 
 
 def quantise(
@@ -74,26 +91,24 @@ def quantise(
     """
     stochastic = rounding == "stochastic"
     codes = np.empty(x.size, np.int8)
-    scales = np.empty(-(-x.size // block), "<u2")
-    size = chunk_of(block)
-    work = np.empty(min(size, x.size + block), np.float32)
-    for part in chunks(x.size, size):
-        chunk = rows(x, part, block)
-        short = scale_bits(peaks(chunk) / np.float32(levels), up=stochastic)
-        first = part.start // block
-        scales[first : first + short.size] = short
-        scale = (short.astype(np.uint32) << 16).view(np.float32)
-        inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-        steps = work[: chunk.size].reshape(chunk.shape)
-        np.multiply(chunk, inverse[:, None], out=steps)
+    scales = [np.zeros(0, "<u2")]
+    work = np.empty(min(chunk_of(block), x.size), np.float32)
+    limit = levels * LARGEST_SCALE
+    for part, rows in block_rows(x, block):
+        steps = work[: rows.size].reshape(rows.shape)
+        top = peaks(rows, steps)
+        if float(top.max()) > limit:
+            rows = np.clip(rows, -limit, limit)
+        short = scale_bits(top / np.float32(levels))
+        divide(rows, widen_scale(short), steps)
         if stochastic:
             steps += rng.random(steps.shape, np.float32)
             np.floor(steps, out=steps)
         else:
             np.rint(steps, out=steps)
-        np.clip(steps, -levels, levels, out=steps)
-        codes[part] = steps.reshape(-1)[: part.stop - part.start]
-    return codes, scales
+        codes[part] = steps.reshape(-1)
+        scales.append(short)
+    return codes, np.concatenate(scales)
 
 
 @dataclass(frozen=True, slots=True)

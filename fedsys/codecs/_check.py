@@ -23,3 +23,9 @@ def check_choice(where: str, value: str, allowed: list[str]) -> None:
     """Refuse what is not one of ``allowed``."""
     if value not in allowed:
         raise ConfigError(f"{where} cannot be {value!r}; {nearest(str(value), allowed)}")
+
+
+def check_bool(where: str, value: bool) -> None:
+    """Refuse what is neither true nor false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where} must be true or false, got {value!r}")

@@ -6,7 +6,7 @@ clusters, sends its own histogram of gap sizes (mode 1) when that comes out shor
 
 import numpy as np
 
-from fedsys.codecs._base import Index
+from fedsys.codecs._base import Index, Sparse
 from fedsys.codecs._bytes import Cursor, varint
 from fedsys.codecs._entropy import (
     SymbolReader,
@@ -21,11 +21,30 @@ from fedsys.codecs._entropy import (
     weights_of,
 )
 from fedsys.errors import WireError
-from fedsys.types import F64, I64
+from fedsys.types import F32, F64, I64
 
 _MANTISSA = 2
 _GEOMETRIC, _TABLE = 0, 1
 _MAX_BUCKETS = 256
+
+
+def write_set(index: Index, n: int) -> bytes:
+    """How many indices there are as a varint, then the set itself."""
+    return varint(index.size) + encode_index(index, n)
+
+
+def set_size(side: memoryview, n: int, what: str) -> int:
+    """How many indices the untrusted bytes of ``write_set`` announce, at most ``n``."""
+    return Cursor(side, what).varint(n)
+
+
+def read_set(side: memoryview, values: F32 | None, n: int, what: str) -> Sparse:
+    """The set from the untrusted bytes of ``write_set``, with one value for each index."""
+    cursor = Cursor(side, what)
+    k = cursor.varint(n)
+    if values is None or values.size != k:
+        raise WireError(f"{what}: {k} indices without as many values")
+    return Sparse(decode_index(cursor.rest(), k, n), values, n)
 
 
 def encode_index(index: Index, n: int) -> bytes:

@@ -4,12 +4,10 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from fedsys.codecs._base import Layout, Sparse, Update
-from fedsys.codecs._bytes import Cursor, varint
+from fedsys.codecs._base import Layout, Update
 from fedsys.codecs._check import check_int, check_number
-from fedsys.codecs._indices import decode_index, encode_index
+from fedsys.codecs._indices import read_set, set_size, write_set
 from fedsys.codecs._select import largest, largest_in_chunks
-from fedsys.errors import WireError
 from fedsys.types import F32
 
 _MAX_CHUNK = 1 << 24
@@ -38,19 +36,15 @@ class TopK:
         unit = self.chunk or x.size
         k = max(1, round(self.fraction * unit))
         index = largest_in_chunks(x, k, self.chunk) if self.chunk else largest(x, k)
-        return x[index], varint(index.size) + encode_index(index, x.size)
+        return x[index], write_set(index, x.size)
 
     def value_count(self, side: memoryview, n: int) -> int:
         """The count that leads the own bytes."""
-        return Cursor(side, "topk").varint(n)
+        return set_size(side, n, "topk")
 
     def decode(self, side: memoryview, values: F32 | None, n: int, layout: Layout) -> Update:
         """The kept values at their places."""
-        cursor = Cursor(side, "topk")
-        k = cursor.varint(n)
-        if values is None or values.size != k:
-            raise WireError(f"topk: {k} indices without as many values")
-        return Sparse(decode_index(cursor.rest(), k, n), values, n)
+        return read_set(side, values, n, "topk")
 
 
 Impl = TopK
