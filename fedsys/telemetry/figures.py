@@ -1,0 +1,51 @@
+"""How figures are written, the same in the terminal, the report and the verdict."""
+
+import math
+
+from fedsys.telemetry.statistics import Interval, Spread
+
+MISSING = "-"
+
+
+def number(value: float) -> str:
+    """Three significant digits, with no exponent from a millionth up."""
+    rounded = float(f"{value:.3g}")
+    if abs(rounded) < 1e-6:
+        return f"{value:.3g}"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction in percent, one decimal: 0.9034 -> 90.3."""
+    return f"{100 * fraction:.1f}"
+
+
+def points(fraction: float, *, sign: bool = True) -> str:
+    """A difference of fractions in percentage points: 0.0123 -> +1.23."""
+    return f"{100 * fraction:+.2f}" if sign else f"{100 * fraction:.2f}"
+
+
+def spread_text(spread: Spread, scale: float = 1.0) -> str:
+    """Median and extremes, ``12.0 [10.0..15.0]``; ``>`` marks what was not reached."""
+    median = f"{'>' if spread.median_censored else ''}{number(spread.median * scale)}"
+    high = f"{'>' if spread.high_censored else ''}{number(spread.high * scale)}"
+    if spread.low == spread.high and spread.high_censored == spread.median_censored:
+        return median
+    return f"{median} [{number(spread.low * scale)}..{high}]"
+
+
+def final_text(spread: Spread | None) -> str:
+    """Final accuracy in percent over seeds."""
+    if spread is None:
+        return MISSING
+    if spread.low == spread.high:
+        return percent(spread.median)
+    return f"{percent(spread.median)} [{percent(spread.low)}..{percent(spread.high)}]"
+
+
+def ratio_text(ratio: Interval | None) -> str:
+    """A ratio to the baseline, ``0.12x``; ``*`` where it is not significant."""
+    if ratio is None:
+        return MISSING
+    mark = "" if ratio.significant or ratio.identical else "*"
+    return f"{ratio.bound}{number(ratio.mean)}x{mark}"

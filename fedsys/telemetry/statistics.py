@@ -1,0 +1,143 @@
+"""What several seeds allow us to say: spreads, paired ratios and their intervals.
+
+Runs are paired by seed, because split and links of a seed are the same for every strategy. A run
+that never met its target is censored: its figure is a lower bound and may never turn into a win.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedsys.rng import rng_for
+from fedsys.types import F64
+
+MIN_PAIRS = 3
+"""With fewer pairs no difference is called significant."""
+_RESAMPLES = 10_000
+_STUDENT_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Quantiles for 1 to 9 degrees of freedom; the last also serves above, where it is cautious."""
+_TINY = 1e-9
+
+Bound = Literal["", "<", ">", "~"]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One run's cost to the target, or its horizon where it did not get there."""
+
+    value: float
+    censored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Median and extremes over seeds."""
+
+    median: float
+    low: float
+    high: float
+    median_censored: bool = False
+    """The true median is larger."""
+    high_censored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over pairs with its bootstrap 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+    significant: bool
+    """It is not zero (a difference) or not one (a ratio), as far as these pairs can tell."""
+    bound: Bound = ""
+    """Censored runs make the mean a bound: the truth is smaller (<), larger (>) or either (~)."""
+    identical: bool = False
+    """No pair differed at all."""
+
+
+def spread(scores: Sequence[Score]) -> Spread:
+    """Median and extremes; a censored run counts as no faster than any run that got there."""
+    slowest = max((score.value for score in scores if not score.censored), default=0.0)
+    ranked = sorted(
+        (score.censored, max(score.value, slowest) if score.censored else score.value)
+        for score in scores
+    )
+    (_, left), (censored, right) = ranked[(len(ranked) - 1) // 2], ranked[len(ranked) // 2]
+    return Spread(
+        median=(left + right) / 2,
+        low=ranked[0][1],
+        high=ranked[-1][1],
+        median_censored=censored,
+        high_censored=ranked[-1][0],
+    )
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean for ratios: twice as fast and twice as slow cancel out."""
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
+
+
+def paired_ratio(ours: Sequence[Score], base: Sequence[Score], seed: int = 0) -> Interval:
+    """Geometric mean of ours over base, pair by pair, with its interval."""
+    logs = [_log_ratio(a, b) for a, b in zip(ours, base, strict=True)]
+    found = paired_difference(logs, seed)
+    return replace(
+        found,
+        mean=math.exp(found.mean),
+        low=math.exp(found.low),
+        high=math.exp(found.high),
+        bound=_bound(ours, base),
+    )
+
+
+def paired_difference(differences: Sequence[float], seed: int = 0) -> Interval:
+    """Mean of the differences with its interval; one pair or more.
+
+    Significant where bootstrap and Student's interval both leave out 0: over a handful of seeds
+    the bootstrap alone is too sure of itself.
+    """
+    values = np.asarray(differences, np.float64)
+    mean = math.fsum(differences) / len(differences)
+    low, high = _bootstrap(values, seed)
+    degrees = len(values) - 1
+    margin = math.inf
+    if degrees > 0:
+        quantile = _STUDENT_975[min(degrees, len(_STUDENT_975)) - 1]
+        margin = quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
+    significant = len(values) >= MIN_PAIRS and (low > 0 or high < 0) and abs(mean) > margin
+    return Interval(mean, low, high, len(values), significant, identical=not values.any())
+
+
+def _bootstrap(values: F64, seed: int) -> tuple[float, float]:
+    """Percentile interval of the mean (Efron 1979)."""
+    if np.all(values == values[0]):
+        return float(values[0]), float(values[0])
+    rng = rng_for(seed, "bootstrap")
+    drawn = rng.integers(0, values.size, (_RESAMPLES, values.size))
+    low, high = np.quantile(values[drawn].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _log_ratio(ours: Score, base: Score) -> float:
+    """Log of the ratio of a pair; what is known only by a bound is no better than a draw."""
+    if ours.censored and base.censored:
+        return 0.0
+    log = math.log(max(ours.value, _TINY)) - math.log(max(base.value, _TINY))
+    if ours.censored:
+        return max(0.0, log)
+    return min(0.0, log) if base.censored else log
+
+
+def _bound(ours: Sequence[Score], base: Sequence[Score]) -> Bound:
+    kinds = {(a.censored, b.censored) for a, b in zip(ours, base, strict=True)}
+    too_low, too_high = (True, False) in kinds, (False, True) in kinds
+    if (too_low and too_high) or (True, True) in kinds:
+        return "~"
+    if too_low:
+        return ">"
+    return "<" if too_high else ""

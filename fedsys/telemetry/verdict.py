@@ -1,0 +1,83 @@
+"""What a comparison means, in sentences that do not claim more than the seeds can carry."""
+
+from fedsys.telemetry.comparison import Comparison, Row
+from fedsys.telemetry.figures import number, percent, points
+from fedsys.telemetry.statistics import MIN_PAIRS, Interval
+
+
+def verdict(comparison: Comparison) -> list[str]:
+    """One line for each strategy after the baseline, then one on the whole."""
+    base, *others = comparison.rows
+    if not others:
+        return [f"{base.label}: nothing to compare it with."]
+    lines = [_against_baseline(comparison, row) for row in others]
+    return [*lines, _on_the_whole(comparison)]
+
+
+def _against_baseline(comparison: Comparison, row: Row) -> str:
+    base = comparison.rows[0].label
+    gain = comparison.gain(row)
+    costs = [comparison.ratio(row, measure) for measure in ("seconds", "uplink_bytes")]
+    known = [interval for interval in (*costs, gain) if interval is not None]
+    if not known:
+        return f"{row.label}: no seed in common with {base}, so nothing can be said."
+    if all(interval.identical for interval in known) and _same_ends(comparison, row):
+        return f"{row.label}: no difference from {base}; all {known[0].pairs} pairs are equal."
+    parts = [
+        _cost_words(interval, what)
+        for interval, what in zip(costs, ("time", "uplink bytes"), strict=True)
+        if interval is not None
+    ]
+    if gain is not None:
+        parts.append(_gain_words(gain))
+    missed = len(row.trials) - row.reached
+    if comparison.target is not None and missed:
+        parts.append(f"{missed} of {len(row.trials)} runs never reached the target")
+    return f"{row.label} against {base}, {_pairs(known[0].pairs)}: " + "; ".join(parts) + "."
+
+
+def _same_ends(comparison: Comparison, row: Row) -> bool:
+    """Runs that never met the target tie by rule; they are equal only if they spent the same."""
+    ours, base = row.summaries, comparison.rows[0].summaries
+    return all(ours[seed].total == base[seed].total for seed in ours.keys() & base.keys())
+
+
+def _cost_words(ratio: Interval, what: str) -> str:
+    figure = f"{_BOUNDS[ratio.bound]}{number(ratio.mean)}x"
+    interval = f"95 % interval {number(ratio.low)}x to {number(ratio.high)}x"
+    if not ratio.significant:
+        return f"no significant difference in {what} to target ({figure}, {interval})"
+    less = ratio.mean < 1
+    factor = number(1 / ratio.mean if less else ratio.mean)
+    return f"{factor} times {'less' if less else 'more'} {what} to target ({figure}, {interval})"
+
+
+_BOUNDS = {"": "", "<": "at most ", ">": "at least ", "~": "about "}
+
+
+def _gain_words(gain: Interval) -> str:
+    interval = f"95 % interval {points(gain.low)} to {points(gain.high)}"
+    if gain.significant:
+        side = "higher" if gain.mean > 0 else "lower"
+        return f"final accuracy {points(abs(gain.mean), sign=False)} points {side} ({interval})"
+    return f"no significant difference in final accuracy ({points(gain.mean)} points, {interval})"
+
+
+def _pairs(pairs: int) -> str:
+    counted = f"{pairs} paired seed{'s' if pairs > 1 else ''}"
+    return counted if pairs >= MIN_PAIRS else f"{counted} (too few to call anything significant)"
+
+
+def _on_the_whole(comparison: Comparison) -> str:
+    base, *others = comparison.rows
+    if comparison.target is None:
+        return "No target is set (run.target), so only final accuracy is compared."
+    faster = [
+        (ratio.mean, row.label)
+        for row in others
+        if (ratio := comparison.ratio(row, "seconds")) and ratio.significant and ratio.mean < 1
+    ]
+    goal = f"{percent(comparison.target)} % accuracy"
+    if not faster:
+        return f"No strategy reaches {goal} significantly sooner than {base.label}."
+    return f"Soonest at {goal}: {min(faster)[1]}."
