@@ -5,6 +5,7 @@ body holds the stages' own bytes in order, each behind its length, except the la
 takes what is left.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +38,7 @@ class Codec:
         """
         with np.errstate(over="ignore"):
             flat: F32 = np.ascontiguousarray(x, np.float32).reshape(-1)
+        _check_layout(layout, flat.size)
         if not all_finite(flat):
             raise NonFiniteError("the update holds NaN or infinite values, it is not sent")
         values: F32 | None = flat
@@ -54,6 +56,7 @@ class Codec:
 
     def decode(self, body: bytes | memoryview, n: int, layout: Layout) -> Update:
         """The update of ``n`` values; what does not decode raises WireError and nothing else."""
+        _check_layout(layout, n)
         sides, counts, tail = self._split(memoryview(body), n)
         values = _raw_values(tail, counts[-1]) if self.raw_tail else None
         update: Update = Dense(np.zeros(0, np.float32) if values is None else values)
@@ -128,6 +131,12 @@ def _ends_chain(stage: Stage) -> bool:
     probe = np.zeros(1, np.float32)
     values, _ = stage.encode(probe, ((1,),), np.random.Generator(np.random.PCG64(0)))
     return values is None
+
+
+def _check_layout(layout: Layout, n: int) -> None:
+    """Both come from the caller's own model, so a mismatch is a mistake in its code."""
+    if sum(math.prod(shape) for shape in layout) != n:
+        raise ValueError(f"the layout {layout} does not hold {n} values")
 
 
 def _raw_values(data: memoryview, count: int) -> F32:
