@@ -15,6 +15,11 @@ def number(value: float) -> str:
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
+def count(value: float) -> str:
+    """A number of things; half a thing only as the median of an even number of runs."""
+    return f"{value:,.1f}".removesuffix(".0")
+
+
 def percent(fraction: float) -> str:
     """A fraction in percent, one decimal: 0.9034 -> 90.3."""
     return f"{100 * fraction:.1f}"
@@ -25,13 +30,15 @@ def points(fraction: float, *, sign: bool = True) -> str:
     return f"{100 * fraction:+.2f}" if sign else f"{100 * fraction:.2f}"
 
 
-def spread_text(spread: Spread, scale: float = 1.0) -> str:
-    """Median and extremes, ``12.0 [10.0..15.0]``; ``>`` marks what was not reached."""
-    median = f"{'>' if spread.median_censored else ''}{number(spread.median * scale)}"
-    high = f"{'>' if spread.high_censored else ''}{number(spread.high * scale)}"
+def cost_text(spread: Spread, measure: str) -> str:
+    """A cost over seeds, bytes in MB: ``12.0 [10.0..15.0]``; ``>`` marks what was not reached."""
+    scale = 1e-6 if measure.endswith("_bytes") else 1.0
+    write = count if measure == "rounds" else number
+    median = f"{'>' if spread.median_censored else ''}{write(spread.median * scale)}"
+    high = f"{'>' if spread.high_censored else ''}{write(spread.high * scale)}"
     if spread.low == spread.high and spread.high_censored == spread.median_censored:
         return median
-    return f"{median} [{number(spread.low * scale)}..{high}]"
+    return f"{median} [{write(spread.low * scale)}..{high}]"
 
 
 def final_text(spread: Spread | None) -> str:

@@ -62,7 +62,7 @@ def metric_plot(comparison: Comparison, axis: str) -> str:
     """The metric against one of ``AXES`` for every strategy, with the target as a line."""
     label, read = AXES[axis]
     with rc_context(_STYLE):
-        figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+        figure = Figure(figsize=(4.2, 3.0), layout="constrained")
         axes = figure.add_subplot()
         ends = []
         for index, row in enumerate(comparison.rows):

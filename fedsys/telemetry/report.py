@@ -12,11 +12,11 @@ from fedsys.telemetry.comparison import MEASURES, Comparison, Row
 from fedsys.telemetry.decisions import Decision, decisions, left_out
 from fedsys.telemetry.figures import (
     MISSING,
+    cost_text,
     final_text,
     number,
     percent,
     ratio_text,
-    spread_text,
 )
 from fedsys.telemetry.plots import AXES, STAGE_COLOURS, colour_of, metric_plot, stage_plot
 from fedsys.telemetry.verdict import verdict
@@ -72,7 +72,8 @@ details table{margin-top:8px;font-size:12.5px}
 _NOTE = (
     "Median over seeds, smallest and largest in brackets; &gt; marks runs that ended before the "
     "target and count with what they spent. Ratios are geometric means over paired seeds against "
-    "the first row; * marks those that are not significant."
+    "the first row; * marks those that are not significant (95 % interval: bootstrap, and at least "
+    "Student's for ten seeds or fewer)."
 )
 
 
@@ -117,9 +118,7 @@ def _table(comparison: Comparison) -> str:
 def _row(comparison: Comparison, index: int) -> str:
     row = comparison.rows[index]
     cells = [final_text(row.final())]
-    for measure in MEASURES:
-        scale = 1e-6 if measure.endswith("_bytes") else 1.0
-        cells.append(spread_text(row.to_target(measure), scale))
+    cells += [cost_text(row.to_target(measure), measure) for measure in MEASURES]
     ratios = [comparison.ratio(row, measure) for measure in ("seconds", "uplink_bytes")]
     cells += [ratio_text(ratio) if index else "1" for ratio in ratios]
     cells.append(f"{row.reached} of {len(row.trials)}")

@@ -18,8 +18,10 @@ MIN_PAIRS = 3
 """With fewer pairs no difference is called significant."""
 _RESAMPLES = 10_000
 _STUDENT_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Quantiles for 1 to 9 degrees of freedom; the last also serves above, where it is cautious."""
+"""Student's 97.5 % quantiles for 1 to 9 degrees of freedom."""
 _TINY = 1e-9
+_MAX_LOG = 700.0
+"""Still finite after ``exp``."""
 
 Bound = Literal["", "<", ">", "~"]
 
@@ -46,7 +48,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over pairs with its bootstrap 95 % interval."""
+    """A mean over pairs with its 95 % interval."""
 
     mean: float
     low: float
@@ -89,27 +91,26 @@ def paired_ratio(ours: Sequence[Score], base: Sequence[Score], seed: int = 0) ->
     return replace(
         found,
         mean=math.exp(found.mean),
-        low=math.exp(found.low),
-        high=math.exp(found.high),
+        low=math.exp(max(found.low, -_MAX_LOG)),
+        high=math.exp(min(found.high, _MAX_LOG)),
         bound=_bound(ours, base),
     )
 
 
 def paired_difference(differences: Sequence[float], seed: int = 0) -> Interval:
-    """Mean of the differences with its interval; one pair or more.
+    """Mean of the differences, one pair or more, with its interval.
 
-    Significant where bootstrap and Student's interval both leave out 0: over a handful of seeds
-    the bootstrap alone is too sure of itself.
+    Over ten pairs or fewer a bootstrap is too sure of itself, so there the interval is at least
+    Student's. One pair has no interval: its ends are the mean.
     """
     values = np.asarray(differences, np.float64)
     mean = math.fsum(differences) / len(differences)
     low, high = _bootstrap(values, seed)
-    degrees = len(values) - 1
-    margin = math.inf
-    if degrees > 0:
-        quantile = _STUDENT_975[min(degrees, len(_STUDENT_975)) - 1]
+    if 2 <= len(values) <= len(_STUDENT_975) + 1:
+        quantile = _STUDENT_975[len(values) - 2]
         margin = quantile * float(values.std(ddof=1)) / math.sqrt(len(values))
-    significant = len(values) >= MIN_PAIRS and (low > 0 or high < 0) and abs(mean) > margin
+        low, high = min(low, mean - margin), max(high, mean + margin)
+    significant = len(values) >= MIN_PAIRS and (low > 0 or high < 0)
     return Interval(mean, low, high, len(values), significant, identical=not values.any())
 
 

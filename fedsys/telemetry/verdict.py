@@ -43,16 +43,21 @@ def _same_ends(comparison: Comparison, row: Row) -> bool:
 
 
 def _cost_words(ratio: Interval, what: str) -> str:
-    figure = f"{_BOUNDS[ratio.bound]}{number(ratio.mean)}x"
-    interval = f"95 % interval {number(ratio.low)}x to {number(ratio.high)}x"
     if not ratio.significant:
-        return f"no significant difference in {what} to target ({figure}, {interval})"
+        interval = f"95 % interval {number(ratio.low)}x to {number(ratio.high)}x"
+        return f"no significant difference in {what} to target ({number(ratio.mean)}x, {interval})"
     less = ratio.mean < 1
-    factor = number(1 / ratio.mean if less else ratio.mean)
-    return f"{factor} times {'less' if less else 'more'} {what} to target ({figure}, {interval})"
-
-
-_BOUNDS = {"": "", "<": "at most ", ">": "at least ", "~": "about "}
+    factor, ends = ratio.mean, (ratio.low, ratio.high)
+    if less:
+        factor, ends = 1 / ratio.mean, (1 / ratio.high, 1 / ratio.low)
+    # A bound that points away from 1 makes the factor a least one.
+    bound = (
+        "at least " if ratio.bound == ("<" if less else ">") else "about " if ratio.bound else ""
+    )
+    interval = f"95 % interval {number(ends[0])} to {number(ends[1])}"
+    return (
+        f"{bound}{number(factor)} times {'less' if less else 'more'} {what} to target ({interval})"
+    )
 
 
 def _gain_words(gain: Interval) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from fedsys.errors import ConfigError
 from fedsys.telemetry.comparison import Trial, compare, comparison_json
-from fedsys.telemetry.figures import number, ratio_text, spread_text
+from fedsys.telemetry.figures import cost_text, number, ratio_text
 from fedsys.telemetry.statistics import Interval, Spread
 from fedsys.telemetry.verdict import verdict
 from fedsys.types import RoundPlan, RoundRecord
@@ -42,9 +42,9 @@ def test_a_win_is_stated_with_factor_interval_and_seeds():
     lines = verdict(compare("x", 0.9, {"plain": BASE, "fast": FAST}))
     assert lines == [
         "fast against plain, 3 paired seeds: "
-        "10.0 times less time to target (0.100x, 95 % interval 0.100x to 0.100x); "
-        "50.0 times less uplink bytes to target (0.0200x, 95 % interval 0.0200x to 0.0200x); "
-        "no significant difference in final accuracy (-0.13 points, 95 % interval -0.40 to +0.20).",
+        "10.0 times less time to target (95 % interval 10.0 to 10.0); "
+        "50.0 times less uplink bytes to target (95 % interval 50.0 to 50.0); "
+        "no significant difference in final accuracy (-0.13 points, 95 % interval -0.89 to +0.63).",
         "Soonest at 90.0 % accuracy: fast.",
     ]
 
@@ -89,6 +89,13 @@ def test_two_that_never_arrive_are_not_called_equal():
     base = {seed: run(100, 1000, 0.5) for seed in (1, 2, 3)}
     other = {seed: run(10, 10, 0.5) for seed in (1, 2, 3)}
     assert "no difference" not in verdict(compare("x", 0.9, {"plain": base, "other": other}))[0]
+
+
+def test_a_baseline_that_never_arrives_is_beaten_by_at_least_what_is_known():
+    base = {seed: run(100, 1000, 0.5) for seed in (1, 2, 3)}
+    line, whole = verdict(compare("x", 0.9, {"plain": base, "fast": FAST}))
+    assert "at least 9.74 times less time to target" in line  # (10 * 12 * 9)^(1/3) = 10.26
+    assert whole == "Soonest at 90.0 % accuracy: fast."
 
 
 def test_only_seeds_that_both_have_are_paired():
@@ -139,9 +146,11 @@ def test_numbers_have_three_digits(value, text):
 
 
 def test_marks_in_tables():
-    assert spread_text(Spread(10, 5, 20, median_censored=True, high_censored=True)) == (
+    assert cost_text(Spread(10, 5, 20, median_censored=True, high_censored=True), "seconds") == (
         ">10.0 [5.00..>20.0]"
     )
+    assert cost_text(Spread(2.5e6, 1e6, 4e6), "uplink_bytes") == "2.50 [1.00..4.00]"
+    assert cost_text(Spread(2.5, 2, 3), "rounds") == "2.5 [2..3]"
     assert ratio_text(Interval(0.5, 0.4, 1.1, 3, significant=False)) == "0.500x*"
     assert ratio_text(Interval(0.5, 0.4, 0.6, 3, significant=True, bound="<")) == "<0.500x"
     assert ratio_text(None) == "-"

@@ -42,11 +42,11 @@ def test_geometric_mean_cancels_twice_and_half():
 
 
 def test_ratio_pairs_seed_by_seed():
-    # 20/100, 30/100, 90/300: geometric mean of 0.2, 0.3, 0.3.
+    # Logs of 0.2, 0.3, 0.3: mean -1.3391, sd 0.2341, margin 4.303 * 0.2341 / sqrt(3) = 0.5816.
     found = paired_ratio(scores(20, 30, 90), scores(100, 100, 300))
     assert found.mean == pytest.approx((0.2 * 0.3 * 0.3) ** (1 / 3))
-    assert found.low == pytest.approx(0.2)
-    assert found.high == pytest.approx(0.3)
+    assert found.low == pytest.approx(math.exp(-1.3391 - 0.5816), rel=1e-3)
+    assert found.high == pytest.approx(math.exp(-1.3391 + 0.5816), rel=1e-3)
     assert found.significant
 
 
@@ -58,11 +58,17 @@ def test_bootstrap_agrees_with_the_normal_interval_over_many_seeds():
     assert found.high == pytest.approx(values.mean() + half, abs=0.01)
 
 
-def test_three_noisy_seeds_are_not_enough_though_the_bootstrap_leaves_out_zero():
-    # t = 0.5 / (0.436 / sqrt 3) = 1.99 < 4.303
+def test_three_noisy_seeds_are_not_enough_though_all_are_positive():
+    # Mean 0.5, sd 0.4359, margin 4.303 * 0.4359 / sqrt(3) = 1.083.
     found = paired_difference([0.2, 0.3, 1.0])
-    assert found.low > 0
+    assert (found.low, found.high) == pytest.approx((-0.583, 1.583), abs=1e-3)
     assert not found.significant
+
+
+def test_an_interval_is_finite_whatever_the_costs():
+    found = paired_ratio(scores(1e-9, 1e9), scores(1e9, 1e-9))
+    assert found.low >= 0
+    assert math.isfinite(found.high)
 
 
 @pytest.mark.parametrize(("pairs", "expected"), [(1, False), (2, False), (3, True)])
