@@ -112,6 +112,14 @@ def unpack(data: bytes | memoryview, *, schema: Schema | None, max_bytes: int) -
     return packet
 
 
+def kind_of(data: bytes | memoryview) -> Kind:
+    """What ``data`` says it is, before it is known whom to check it against."""
+    view = memoryview(data)
+    if len(view) < 4 or bytes(view[:2]) != MAGIC or view[3] not in set(Kind):
+        raise WireError("packet: not a packet, or of unknown kind")
+    return Kind(view[3])
+
+
 def pack_frames(frames: Sequence[bytes]) -> bytes:
     """Several byte strings as one, each behind its length."""
     return b"".join(piece for frame in frames for piece in (varint(len(frame)), frame))

@@ -1,0 +1,119 @@
+"""The server's half: what each node holds, what was accepted of it, and packets both ways.
+
+One ``ServerCodec`` serves one run. It does no I/O and knows nothing of Flower's grid; ``CodecGrid``
+puts it under any Flower strategy, fedsys's own strategies call it directly.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from fedsys.codecs._base import Update
+from fedsys.codecs._chain import parse, parse_received
+from fedsys.config.schema import CodecConfig
+from fedsys.errors import WireError
+from fedsys.middleware.control import Control, unwrap, wrap
+from fedsys.middleware.downlink import Downlink
+from fedsys.wire.packet import Kind, unpack
+from fedsys.wire.schema import Array, Schema
+
+SLACK_BYTES = 4096
+"""Header, spec and framing that an update may have beyond twice the model's own bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An update that passed every check."""
+
+    update: Update
+    raw: dict[str, Array]
+    """The tensors that travelled raw: new values, not differences."""
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class ServerCodec:
+    """Codec state of a server; owned by one run."""
+
+    schema: Schema
+    config: CodecConfig
+    seed: int
+    holds: bool
+    """Whether clients keep the models they get, so that differences can be sent."""
+    held: dict[int, int] = field(default_factory=dict)
+    """Node to the model version it is known to hold."""
+    acked: dict[int, int] = field(default_factory=dict)
+    """Node to the base version of its last accepted update."""
+    downlink: Downlink = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.downlink = Downlink(self.schema, self.seed, self.config.ring_versions)
+
+    def advance(self, arrays: Mapping[str, Array], spec: str) -> int:
+        """Make ``arrays`` the model that goes out next, coded by ``spec``; its version."""
+        flat, raw = self.schema.split(arrays)
+        return self.downlink.advance(flat, raw, spec)
+
+    def records_for(self, node: int, uplink: str) -> tuple[ArrayRecord, ConfigRecord]:
+        """The model for ``node`` as a packet, and the words that go with it."""
+        version = self.downlink.version
+        control = Control(
+            seed=self.seed,
+            uplink=parse(uplink).spec,
+            acked_version=self.acked.get(node, 0),
+            oldest_version=max(1, version - self.config.ring_versions) if self.holds else 0,
+            feedback=self.config.error_feedback,
+            decay=self.config.residual_decay,
+        )
+        return wrap(self.downlink.payload(self.held.get(node, 0))), control.to_record()
+
+    def receive(self, content: RecordDict, version: int, uplink: str) -> Received:
+        """Check and decode a reply to model ``version``, asked for in codec ``uplink``.
+
+        Raises WireError for anything that is not exactly that. Nothing is remembered: call
+        ``accept`` once the update was used.
+        """
+        found = unwrap(content)
+        if found is None:
+            raise WireError("the reply holds no packet; does the client use codec_mod?")
+        data, schema = found[1], self.schema
+        limit = 8 * schema.n + schema.raw_n_bytes + SLACK_BYTES
+        packet = unpack(data, schema=schema, max_bytes=limit)
+        if packet.kind is not Kind.UPDATE or packet.base_version != version:
+            raise WireError(
+                f"{packet.kind.name} based on model {packet.base_version}, expected an UPDATE of "
+                f"model {version}"
+            )
+        if packet.spec != parse(uplink).spec:
+            raise WireError(f"codec '{packet.spec}', asked for '{uplink}'")
+        codec = parse_received(packet.spec, trusted=(packet.spec,))
+        update = codec.decode(packet.body, packet.n, schema.layout)
+        if not np.isfinite(update.norm2()):
+            raise WireError("the update is not finite")
+        return Received(update, self._raw(packet.raw), len(data))
+
+    def seen(self, node: int, version: int) -> None:
+        """``node`` has answered to model ``version``, so it holds it."""
+        if self.holds:
+            self.held[node] = version
+
+    def forget(self, node: int) -> None:
+        """``node`` may hold nothing: the next message brings the whole model."""
+        self.held.pop(node, None)
+
+    def accept(self, node: int, version: int) -> None:
+        """The update of ``node`` based on ``version`` was used; it may commit its residual."""
+        self.acked[node] = version
+
+    def _raw(self, raw: bytes | memoryview) -> dict[str, Array]:
+        if not self.schema.raw_n_bytes:
+            return {}
+        joined = self.schema.join(np.zeros(self.schema.n, np.float32), raw)
+        pairs = zip(self.schema.tensors, self.schema.coded, strict=True)
+        arrays = {tensor.name: joined[tensor.name] for tensor, coded in pairs if not coded}
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise WireError(f"tensor '{name}' holds NaN or infinite values")
+        return arrays

@@ -1,0 +1,146 @@
+"""What a client must remember between two messages, on disk, so that a restart loses nothing.
+
+One small file per node holds the error-feedback residual and which model the node has; the models
+themselves are stored once per version, so that a thousand simulated clients in one folder share
+them. Every file is replaced in one step: a reader sees the old one or the new one, never a half.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fedsys.types import F32
+from fedsys.wire.schema import Array, Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """An update that was sent and is not known to have been accepted."""
+
+    version: int
+    """Model version that it was trained from."""
+    compensated: F32
+    """Update plus old residual, float32 [n]: the next residual if the server never used it."""
+    left: F32
+    """What the codec dropped, float32 [n]: the next residual if the server did use it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """What one node remembers."""
+
+    residual: F32 | None = None
+    """Error-feedback residual before the pending update, float32 [n]; None means zero."""
+    pending: Pending | None = None
+    held_version: int = 0
+    """Model version that the node holds in full; 0 is none."""
+
+    def settled(self, *, version: int, acked_version: int, decay: float) -> "NodeState":
+        """The state before an update from ``version``, knowing what the server has accepted.
+
+        An update from this same version was sent before a crash: it is made again from the same
+        residual, which gives the same bytes. An older one was accepted if the server says so;
+        if not, all of it goes back into the residual. ``decay`` is charged once per version that
+        went by without this node.
+        """
+        if self.pending is None:
+            return self
+        accepted = self.pending.version == acked_version
+        if self.pending.version >= version and not accepted:
+            return NodeState(residual=self.residual, held_version=self.held_version)
+        residual = self.pending.left if accepted else self.pending.compensated
+        missed = max(0, version - self.pending.version - 1)
+        if decay < 1 and missed:
+            residual = residual * np.float32(decay**missed)
+        return NodeState(residual=residual, held_version=self.held_version)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldModel:
+    """A model as received: coded values, raw bytes, and what they mean."""
+
+    schema: Schema
+    flat: F32
+    raw: bytes
+
+
+class ClientStore:
+    """The folder in which one device, or all simulated ones, keep their state."""
+
+    def __init__(self, folder: Path, *, durable: bool) -> None:
+        """``durable`` also survives a power cut, at the price of a disk flush per message."""
+        self._folder = folder
+        self._durable = durable
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self, node: int) -> NodeState:
+        """The node's state; a new one where there is none or the file cannot be read."""
+        try:
+            with safe_open(self._node_path(node), framework="numpy") as file:
+                numbers = {key: int(value) for key, value in file.metadata().items()}
+                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except (FileNotFoundError, SafetensorError, AttributeError, ValueError):
+            return NodeState()
+        pending = None
+        if "compensated" in arrays:
+            pending = Pending(
+                version=numbers["pending"],
+                compensated=arrays["compensated"],
+                left=arrays["left"],
+            )
+        return NodeState(
+            residual=arrays.get("residual"), pending=pending, held_version=numbers["held"]
+        )
+
+    def save(self, node: int, state: NodeState) -> None:
+        """Replace the node's state."""
+        arrays: dict[str, Array] = {}
+        numbers = {"held": state.held_version}
+        if state.residual is not None:
+            arrays["residual"] = state.residual
+        if state.pending is not None:
+            numbers["pending"] = state.pending.version
+            arrays |= {"compensated": state.pending.compensated, "left": state.pending.left}
+        self._replace(self._node_path(node), arrays, {k: str(v) for k, v in numbers.items()})
+
+    def load_model(self, version: int) -> HeldModel | None:
+        """The model of that version, or None if this folder does not have it whole."""
+        try:
+            with safe_open(self._model_path(version), framework="numpy") as file:
+                schema = Schema.from_bytes(file.get_tensor("schema").tobytes())
+                flat: F32 = file.get_tensor("flat")
+                return HeldModel(schema, flat, file.get_tensor("raw").tobytes())
+        except (FileNotFoundError, SafetensorError):
+            return None
+
+    def save_model(self, version: int, model: HeldModel, *, oldest_version: int) -> None:
+        """Keep the model, and forget versions that the server will never build upon again."""
+        path = self._model_path(version)
+        if not path.exists():
+            arrays: dict[str, Array] = {
+                "schema": np.frombuffer(model.schema.to_bytes(), np.uint8),
+                "raw": np.frombuffer(model.raw, np.uint8),
+                "flat": model.flat,
+            }
+            self._replace(path, arrays, {})
+            for old in self._folder.glob("model-*.safetensors"):
+                if int(old.stem.removeprefix("model-")) < oldest_version:
+                    old.unlink(missing_ok=True)
+
+    def _replace(self, path: Path, arrays: dict[str, Array], metadata: dict[str, str]) -> None:
+        part = path.with_suffix(f".{os.getpid()}.part")
+        save_file(arrays, part, metadata=metadata)
+        if self._durable:
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+        part.replace(path)
+
+    def _node_path(self, node: int) -> Path:
+        return self._folder / f"node-{node}.safetensors"
+
+    def _model_path(self, version: int) -> Path:
+        return self._folder / f"model-{version}.safetensors"
