@@ -3,13 +3,13 @@
 The symbol of a level is its signed bucket plus the widest bucket, so that it is never negative.
 """
 
+import struct
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from fedsys.codecs._blocks import LARGEST_SCALE, read_scales, scale_bits, widen_scale
 from fedsys.codecs._bytes import Cursor, varint
 from fedsys.codecs._entropy import (
     I32,
@@ -22,12 +22,15 @@ from fedsys.codecs._entropy import (
     table_of,
     weights_of,
 )
+from fedsys.errors import WireError
 from fedsys.types import F32, I64
 
 MANTISSA = 3
 """Magnitudes up to 15 are symbols of their own, then there are eight for every factor of two."""
 
-MAX_LEVEL = 1 << 28
+_STEP = struct.Struct("<f")
+_STEP_BYTES = 3
+_SMALLEST_STEP, _LARGEST_STEP = 2.0**-126, 3.0e38
 _OWN_SYMBOL = 15
 _MAX_BUCKET = 8 * 26 + 7
 _FITTED = 4
@@ -50,10 +53,9 @@ class Quantizer:
 
 
 def sendable(quantizer: Quantizer) -> Quantizer:
-    """The quantizer whose step is what 16 bits can say."""
-    step = np.minimum([quantizer.step], LARGEST_SCALE).astype(np.float32)
-    step = widen_scale(scale_bits(step))
-    return Quantizer(float(step[0]), quantizer.offset)
+    """The quantizer whose step is what the upper 24 bits of a float32 can say."""
+    step = _unpack_step(_pack_step(min(quantizer.step, _LARGEST_STEP)))
+    return Quantizer(step, quantizer.offset)
 
 
 @dataclass(frozen=True)
@@ -79,15 +81,16 @@ class LevelCode:
     @classmethod
     def read(cls, cursor: Cursor) -> "LevelCode":
         """The code from the untrusted bytes of ``pack``."""
-        step = float(read_scales(cursor.take(2), 1, "levels")[0])
+        step = _unpack_step(bytes(cursor.take(_STEP_BYTES)))
+        if not _SMALLEST_STEP <= step <= _LARGEST_STEP:
+            raise WireError(f"levels: a step of {step} is out of range")
         width = cursor.varint(_MAX_BUCKET)
         shifts = bytes(cursor.take(min(width, _FITTED)))
         return cls(step, shifts, bytes(cursor.take(2 * width + 1)))
 
     def pack(self) -> bytes:
-        """Step bfloat16, widest bucket varint, shifts, table."""
-        short = scale_bits(np.array([self.step], np.float32))
-        return short.tobytes() + varint(self.width) + self.shifts + self.table
+        """Step, widest bucket varint, shifts, table."""
+        return _pack_step(self.step) + varint(self.width) + self.shifts + self.table
 
     @property
     def width(self) -> int:
@@ -127,6 +130,14 @@ class LevelCode:
         points = magnitudes + shifts[np.minimum(magnitudes, len(self.shifts))]
         limit = float(np.finfo(np.float32).max)
         return np.clip(np.sign(levels) * points * self.step, -limit, limit).astype(np.float32)
+
+
+def _pack_step(step: float) -> bytes:
+    return _STEP.pack(step)[-_STEP_BYTES:]
+
+
+def _unpack_step(data: bytes) -> float:
+    return float(_STEP.unpack(bytes(_STEP.size - _STEP_BYTES) + data)[0])
 
 
 def _signed_bucket(levels: I32) -> I32:
