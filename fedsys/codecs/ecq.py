@@ -24,6 +24,9 @@ _DENSE, _SPARSE = 0, 1
 _SPARSE_FRACTION = 0.1
 """Below this share of nonzero levels, gaps between them cost less time than zeros, equal bits."""
 
+_RUN = 1 << 16
+"""Levels coded at a time; part of the wire format."""
+
 _SAMPLE = 1 << 18
 _TINY = 2.0**-90
 _MAX_BITS = 8.0
@@ -90,11 +93,11 @@ def _choose(magnitudes: F32, bits: float, n: int) -> tuple[Quantizer, float]:
 
 
 def _encode_dense(x: F32, top: float, sample: F32, quantizer: Quantizer) -> bytes:
-    """Chunks go onto the coder's stack from the last to the first, to come off in order."""
+    """Runs go onto the coder's stack from the last to the first, to come off in order."""
     top_level = int(quantizer.levels(np.array([top], np.float32))[0])
     code = LevelCode.fit(quantizer, sample, quantizer.levels(sample), top_level)
     writer = SymbolWriter()
-    for part in reversed(list(chunks(x.size))):
+    for part in reversed(list(chunks(x.size, _RUN))):
         code.push(writer, quantizer.levels(x[part]))
     return varint(_DENSE) + code.pack() + writer.finish()
 
@@ -102,7 +105,7 @@ def _encode_dense(x: F32, top: float, sample: F32, quantizer: Quantizer) -> byte
 def _decode_dense(cursor: Cursor, code: LevelCode, n: int) -> Dense:
     reader = SymbolReader(cursor.rest(), "ecq")
     out = np.empty(n, np.float32)
-    for part in chunks(n):
+    for part in chunks(n, _RUN):
         out[part] = code.pull(reader, part.stop - part.start)
     reader.end()
     return Dense(out)

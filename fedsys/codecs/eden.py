@@ -18,6 +18,8 @@ from fedsys.types import F32, F64, U8
 
 _BLOCK = 4096
 _BLOCKS_AT_ONCE = 32
+"""Blocks whose bit planes lie together; part of the wire format, as is the block."""
+
 _MAX_BITS = 4
 _LARGEST_SCALE = np.float32(2.0**119)
 """The rotation back may make one value 175 scales large."""
