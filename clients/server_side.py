@@ -1,0 +1,89 @@
+"""What a server needs of a task: initial weights, the held-out examples, and what to record.
+
+The server loads this by name, so that it imports no torch itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from clients.data.federated import federated_data
+from clients.evaluate import evaluate
+from clients.weights import Array, build_model, load_arrays, to_arrays
+from fedsys.config.schema import Experiment
+
+_FLOPS_BATCH = 2
+
+
+class ServerTask:
+    """The task of one experiment as the server sees it.
+
+    Building it reads the data and draws the split, so that a fault in either shows before the
+    run starts, as a ConfigError.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._seed = experiment.run.seed
+        self._data = federated_data(experiment)
+        self._test = self._data.task.test_data()
+        self._model = build_model(self._data.task, self._seed)
+        self.metric: str = self._data.task.metric
+
+    def initial_arrays(self) -> dict[str, Array]:
+        """The weights that round 1 starts from, drawn from the seed, in state-dict order."""
+        return to_arrays(build_model(self._data.task, self._seed))
+
+    def evaluate(self, arrays: Mapping[str, Array]) -> tuple[float, float]:
+        """Mean loss and metric of ``arrays`` on the test set; bit-equal for equal arrays."""
+        load_arrays(self._model, arrays)
+        with _one_thread():
+            loss, metric, _ = evaluate(self._model, self._data.task, self._test.x, self._test.y)
+        return loss, metric
+
+    def flops_per_sample(self) -> float:
+        """Floating-point operations, forward and backward, that one training example takes.
+
+        Counted from the matrix products and convolutions that torch runs. A model that has none
+        that the counter knows is estimated at 6 per parameter: a multiplication and an addition
+        forward, twice that backward.
+        """
+        # Imported here because only this needs it.
+        from torch.utils.flop_counter import FlopCounterMode
+
+        model = build_model(self._data.task, self._seed)
+        x, y = self._data.train.x[:_FLOPS_BATCH], self._data.train.y[:_FLOPS_BATCH]
+        with FlopCounterMode(display=False) as counter:
+            self._data.task.loss(model, x, y).backward()  # type: ignore[no-untyped-call]
+        counted: int = counter.get_total_flops()
+        if counted:
+            return counted / len(x)
+        return 6.0 * sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+    def examples_per_client(self) -> list[int]:
+        """Number of training examples of each client."""
+        return [len(part) for part in self._data.parts]
+
+    def partition_digest(self) -> str:
+        """Sixteen hex digits that identify the split."""
+        return self._data.digest
+
+    def label_counts(self) -> list[list[int]] | None:
+        """For each client, how many examples of each class; None when there are no classes."""
+        labels = self._data.train.labels
+        if labels is None:
+            return None
+        classes = int(labels.max()) + 1
+        return [np.bincount(labels[p], minlength=classes).tolist() for p in self._data.parts]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums in one order, whatever the machine; the number of threads is put back afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
