@@ -39,13 +39,8 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, experiment: Experiment, *, resume: bool) -> "RunFolder":
-        """The folder for ``experiment``, made where there is none.
-
-        Raises ConfigError, with nothing changed, when ``path`` holds something else or, without
-        ``resume``, a run of this experiment that has begun.
-        """
-        if path.exists():
-            _check_ours(path, experiment, resume)
+        """The folder for ``experiment``, made where there is none; ConfigError as in ``check``."""
+        cls.check(path, experiment, resume=resume)
         folder = cls(path, experiment)
         try:
             write_atomic(path / EXPERIMENT, dump_toml(experiment).encode())
@@ -53,6 +48,15 @@ class RunFolder:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
         folder.truncate(len(folder.records()))
         return folder
+
+    @staticmethod
+    def check(path: Path, experiment: Experiment, *, resume: bool) -> None:
+        """Raise ConfigError, changing nothing, unless ``path`` may be used for ``experiment``.
+
+        It may not when it holds something else or, without ``resume``, a run that has begun.
+        """
+        if path.exists():
+            _check_ours(path, experiment, resume)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":

@@ -1,0 +1,114 @@
+"""What a comparison runs: every entry with every seed, each in its own folder, checked first."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedsys.config.load import with_settings
+from fedsys.config.schema import Entry, Experiment
+from fedsys.errors import ConfigError
+from fedsys.registry import available, nearest
+from fedsys.telemetry.runfolder import RunFolder
+
+_RESERVED = ("run.seed", "run.name", "run.target", "compare")
+"""Set by the comparison itself, so that its runs can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a comparison."""
+
+    label: str
+    seed: int
+    experiment: Experiment
+    path: Path
+
+    @property
+    def title(self) -> str:
+        """What people see of it."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
+    def expected_cost(self) -> int:
+        """Client trainings it may take; a guess that orders the queue."""
+        run = self.experiment.run
+        return run.budget.rounds * self.experiment.cohort.count(self.experiment.partition.clients)
+
+
+def plan_cells(
+    experiment: Experiment, out: Path, *, seeds: int, strategies: Sequence[str] = ()
+) -> list[Cell]:
+    """Cells in the order of entries, then seeds; seed s of every entry is run.seed + s.
+
+    Raises ConfigError, with nothing changed on the disk, for an entry that cannot be run or a
+    folder that holds something else.
+    """
+    entries = _chosen(experiment, strategies)
+    _check_labels(entries)
+    cells = []
+    for entry in entries:
+        _check_keys(entry)
+        for seed in range(experiment.run.seed, experiment.run.seed + seeds):
+            name = slug(entry.label)
+            settings = {**entry.set, "run.seed": seed, "run.name": name, "compare": {}}
+            cell = with_settings(experiment, settings, f"compare entry '{entry.label}'")
+            path = out / experiment.run.name / f"{name}-{seed}"
+            RunFolder.check(path, cell, resume=True)
+            cells.append(Cell(entry.label, seed, cell, path))
+    return cells
+
+
+def slug(label: str) -> str:
+    """The label as a file name: ``FedAvg (fp32)`` -> ``fedavg-fp32``."""
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "entry"
+
+
+def _chosen(experiment: Experiment, strategies: Sequence[str]) -> list[Entry]:
+    """The file's entries, or those of the command line: labels, or names of strategies."""
+    by_slug = {slug(entry.label): entry for entry in experiment.compare.entries}
+    if not strategies:
+        if not by_slug:
+            raise ConfigError("nothing to compare: give [[compare.entries]] or --strategies a,b")
+        return list(experiment.compare.entries)
+    chosen = []
+    for name in strategies:
+        if slug(name) in by_slug:
+            chosen.append(by_slug[slug(name)])
+        elif ":" in name or name in available("strategies"):
+            chosen.append(_entry_for(experiment, name))
+        else:
+            allowed = [entry.label for entry in by_slug.values()] + available("strategies")
+            raise ConfigError(
+                f"--strategies: no entry or strategy '{name}'; {nearest(name, allowed)}"
+            )
+    return chosen
+
+
+def _entry_for(experiment: Experiment, name: str) -> Entry:
+    """A strategy by its name; the file's options are for the file's own strategy."""
+    settings: dict[str, Any] = {"strategy.name": name}
+    if name != experiment.strategy.name:
+        settings["strategy.options"] = {}
+    return Entry(label=name, set=settings)
+
+
+def _check_labels(entries: Sequence[Entry]) -> None:
+    seen: dict[str, str] = {}
+    for entry in entries:
+        name = slug(entry.label)
+        if name in seen:
+            raise ConfigError(
+                f"compare.entries: '{seen[name]}' and '{entry.label}' would share the folder "
+                f"'{name}'; give each a label of its own"
+            )
+        seen[name] = entry.label
+
+
+def _check_keys(entry: Entry) -> None:
+    for key in entry.set:
+        if key in _RESERVED or key.startswith("compare."):
+            raise ConfigError(
+                f"compare entry '{entry.label}': {key} is the same for all; set it in the file"
+            )

@@ -1,0 +1,92 @@
+"""``fedsys simulate``: one federation in virtual time."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedsys.cli.execution import INTERRUPTED, Runner, execute, stop_on_interrupt, usable_cores
+from fedsys.cli.progress import RunProgress
+from fedsys.cli.tables import check_writable, console, summary_table, write_json
+from fedsys.config.load import load_experiment
+from fedsys.config.schema import Experiment
+from fedsys.telemetry.comparison import Trial, compare, comparison_json
+from fedsys.telemetry.runfolder import RunFolder
+from fedsys.telemetry.summary import summarise
+
+
+def simulate(
+    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, overrides the file.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Overrides run.seed.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; results do not depend on it.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder that run folders go into.")] = Path("runs"),
+    json: Annotated[Path | None, typer.Option(help="Also write the result as JSON.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the final table.")] = False,
+) -> None:
+    """Run a federation of emulated devices behind emulated links, in virtual time."""
+    settings = [*(set_ or []), *([] if seed is None else [f"run.seed={seed}"])]
+    experiment = load_experiment(file, settings)
+    check_writable(json, "--json")
+    from fedsys.cli.run import check_experiment, run_experiment
+
+    check_experiment(experiment)
+    run_simulation(
+        experiment,
+        run_experiment,
+        path=out / f"{experiment.run.name}-{experiment.run.seed}",
+        workers=workers or usable_cores(),
+        resume=resume,
+        json=json,
+        quiet=quiet,
+    )
+
+
+def run_simulation(
+    experiment: Experiment,
+    runner: Runner,
+    *,
+    path: Path,
+    workers: int,
+    resume: bool,
+    json: Path | None,
+    quiet: bool,
+) -> None:
+    """Run with progress and print the summary; typer.Exit(130) after Ctrl-C."""
+    out = console()
+    folder = RunFolder.create(path, experiment, resume=resume)
+    checkpoint = folder.load_checkpoint()
+    done = folder.records()[: checkpoint.round] if checkpoint else []
+    if resume and not quiet:
+        state = "finished already" if folder.result() else f"goes on after round {len(done)}"
+        out.print(f"{path}: {state}", soft_wrap=True)
+    progress = RunProgress(out, experiment.run.budget.rounds, done, quiet)
+    with stop_on_interrupt() as stop, progress:
+        trial = execute(
+            experiment,
+            path,
+            runner,
+            resume=True,
+            workers=workers,
+            on_round=progress.on_round,
+            stop=stop,
+        )
+    summary = summarise(trial.records, experiment.run.target, trial.stopped_by)
+    out.print(summary_table(summary))
+    out.print(f"ended by {trial.stopped_by}; {path}", soft_wrap=True)
+    write_json(json, _json(experiment, trial))
+    if trial.stopped_by == INTERRUPTED:
+        raise typer.Exit(130)
+
+
+def _json(experiment: Experiment, trial: Trial) -> dict[str, Any]:
+    """The same shape as of a comparison, with one row."""
+    run = experiment.run
+    return comparison_json(
+        compare(run.name, run.target, {experiment.strategy.name: {run.seed: trial}}), []
+    )

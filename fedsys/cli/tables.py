@@ -1,0 +1,88 @@
+"""Tables and JSON files that the commands leave for people and for programs."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedsys.errors import ConfigError
+from fedsys.telemetry.comparison import MEASURES, Comparison
+from fedsys.telemetry.figures import MISSING, cost_text, final_text, number, percent, ratio_text
+from fedsys.telemetry.summary import Cost, Summary
+
+_WIDTH = 140
+"""Columns where there is no terminal to say."""
+
+
+def console() -> Console:
+    """Standard output; wide where it is a file, so that tables keep their lines."""
+    out = Console(highlight=False, markup=False)
+    return out if out.is_terminal else Console(highlight=False, markup=False, width=_WIDTH)
+
+
+def help_table(entries: Iterable[tuple[str, str]]) -> Table:
+    """Names with what they mean."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 1, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, text in entries:
+        table.add_row(Text(name, "bold"), Text(text))
+    return table
+
+
+def summary_table(summary: Summary) -> Table:
+    """One run: its cost in all and, where it has a target, to the target."""
+    table = Table("", "accuracy %", "seconds", "uplink MB", "downlink MB", "rounds")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    if summary.target is not None:
+        label = f"to {percent(summary.target)} %"
+        if summary.at_target is None:
+            table.add_row(label, "not reached", *[MISSING] * len(MEASURES))
+        else:
+            table.add_row(label, f">= {percent(summary.target)}", *_cost_cells(summary.at_target))
+    final = MISSING if summary.final_metric is None else percent(summary.final_metric)
+    table.add_row("in all", final, *_cost_cells(summary.total))
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One row a strategy: medians, extremes below them, ratios to the first row."""
+    table = Table(show_lines=True)
+    table.add_column("strategy", overflow="fold")
+    for name in ("final\naccuracy %", "seconds\nto target", "uplink MB\nto target"):
+        table.add_column(name, justify="right")
+    for name in ("downlink MB\nto target", "rounds\nto target", "time\nratio", "uplink\nratio"):
+        table.add_column(name, justify="right")
+    for index, row in enumerate(comparison.rows):
+        cells = [final_text(row.final())]
+        cells += [cost_text(row.to_target(measure), measure) for measure in MEASURES]
+        ratios = [comparison.ratio(row, measure) for measure in ("seconds", "uplink_bytes")]
+        cells += [ratio_text(ratio) if index else "1" for ratio in ratios]
+        table.add_row(Text(row.label), *[Text(cell.replace(" [", "\n[")) for cell in cells])
+    return table
+
+
+def check_writable(path: Path | None, option: str) -> None:
+    """Raise ConfigError before any work where the result could not be written afterwards."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigError(f"{option} {path}: not a file in a folder that exists")
+
+
+def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
+    """Write ``content`` where a path was given."""
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--json {path}: cannot be written: {error.strerror}") from error
+
+
+def _cost_cells(cost: Cost) -> list[str]:
+    uplink_mb, downlink_mb = cost.uplink_bytes / 1e6, cost.downlink_bytes / 1e6
+    return [number(cost.seconds), number(uplink_mb), number(downlink_mb), str(cost.rounds)]
