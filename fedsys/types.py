@@ -16,6 +16,9 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
 
+NodeConfig = dict[str, str | int | float | bool]
+RunConfig = dict[str, str | int | float | bool]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPlan:

@@ -11,7 +11,7 @@ from typing import Any
 from fedsys.errors import ConfigError
 from fedsys.registry import nearest
 from fedsys.rng import rng_for
-from netem.options import configured
+from fedsys.options import configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fedsys.errors import ConfigError, LinkError
 from fedsys.registry import available, load, nearest
 from netem.link import Link
-from netem.options import configured, defaults
+from fedsys.options import configured, defaults
 
 MODELS = "netem.links"
 

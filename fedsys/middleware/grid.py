@@ -15,6 +15,7 @@ from fedsys.errors import WireError
 from fedsys.middleware.control import RECORD, unwrap
 from fedsys.middleware.server import ServerCodec
 from fedsys.types import F32
+from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
 
 
@@ -127,7 +128,7 @@ class CodecGrid(Grid):
         reply.content = content
         return reply
 
-    def _record(self, flat: F32, raw: dict[str, object]) -> ArrayRecord:
+    def _record(self, flat: F32, raw: dict[str, Values]) -> ArrayRecord:
         if self._codec is None:
             raise ValueError("nothing was sent yet")
         schema = self._codec.schema

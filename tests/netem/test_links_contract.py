@@ -7,7 +7,7 @@ import pytest
 
 from fedsys.errors import ConfigError
 from fedsys.registry import available, load
-from netem.options import defaults
+from fedsys.options import defaults
 from netem.profiles import MODELS, PROFILES, available_links, link_for
 from netem.transfer import plan_transfer
 

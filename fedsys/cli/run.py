@@ -1,0 +1,148 @@
+"""One simulated run: puts task, links, devices, workers, strategy and run folder together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import Message
+
+from clients.server_side import ServerTask
+from fedsys.codecs._chain import parse
+from fedsys.config.load import dump_toml
+from fedsys.config.schema import Experiment
+from fedsys.engine.pool import Pool
+from fedsys.errors import ConfigError
+from fedsys.rng import rng_for
+from fedsys.telemetry.runfolder import RunFolder
+from fedsys.types import NodeConfig, RoundRecord
+from netem.devices import device_for
+from netem.grid import VirtualGrid
+from netem.profiles import link_for
+from strategies._flower import RoundBudget
+from strategies.server_app import controller_for
+
+CLIENT_APP = "clients.client_app:app"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended."""
+
+    stopped_by: str
+    """The budget that was met first: target, seconds, uplink_mb, rounds; or interrupt."""
+    records: list[RoundRecord]
+    model_sha256: str
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Raise ConfigError for anything that would fail once the run has begun."""
+    for way in ("uplink", "downlink"):
+        try:
+            parse(getattr(experiment.codec, way))
+        except ConfigError as error:
+            raise ConfigError(f"codec.{way}: {error}") from error
+    controller_for(experiment)
+    link_for(experiment.network.link, experiment.network.options, experiment.run.seed, 1)
+    device_for(experiment.devices.profile, experiment.devices.options, experiment.run.seed, 1)
+    ServerTask(experiment).examples_per_client()
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: RunFolder,
+    *,
+    workers: int = 1,
+    on_round: Callable[[RoundRecord], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Simulate the experiment to the end of its budget, from the folder's checkpoint if it has one.
+
+    ``stop`` is asked after each round, whose record and checkpoint are on disk by then.
+    """
+    task = ServerTask(experiment)
+    nodes = list(range(1, experiment.partition.clients + 1))
+    examples = dict(zip(nodes, task.examples_per_client(), strict=True))
+    controller = controller_for(experiment)
+    strategy = RoundBudget(experiment, controller, examples, task.initial_arrays(), task.evaluate)
+    node_configs = {node: _node_config(node, len(nodes), folder) for node in nodes}
+    with Pool(
+        CLIENT_APP,
+        workers=workers,
+        run_config={"experiment": dump_toml(experiment)},
+        node_configs=node_configs,
+    ) as pool:
+        grid = _grid(experiment, nodes, pool, task.flops_per_sample())
+        records = _resume(folder, strategy, grid)
+        stopped_by = strategy.stopped_by
+        for record in strategy.rounds(grid):
+            records.append(record)
+            folder.append(record)
+            state = {"strategy": strategy.state(), "grid": grid.state()}
+            folder.save_checkpoint(record.round, strategy.tensors(), state)
+            if on_round is not None:
+                on_round(record)
+            stopped_by = strategy.stopped_by
+            if not stopped_by and stop():
+                return RunResult("interrupt", records, "")
+    model_sha256 = folder.save_model(strategy.arrays())
+    return RunResult(stopped_by, records, model_sha256)
+
+
+def _grid(experiment: Experiment, nodes: list[int], pool: Pool, flops: float) -> VirtualGrid:
+    """The emulated network with these nodes on it, at virtual second 0."""
+    network, devices, seed = experiment.network, experiment.devices, experiment.run.seed
+    links = {node: link_for(network.link, network.options, seed, node) for node in nodes}
+    fleet = {node: device_for(devices.profile, devices.options, seed, node) for node in nodes}
+
+    def compute_s(node: int, reply: Message) -> float:
+        metrics = reply.content.metric_records.get("metrics")
+        steps, samples = (_count(metrics, key) for key in ("local-steps", "samples"))
+        return steps * fleet[node].step_s(flops * samples / steps) if steps else 0.0
+
+    def drop(node: int, turn: int) -> bool:
+        return bool(rng_for(seed, "dropout", node, turn).random() < network.dropout_fraction)
+
+    return VirtualGrid(
+        node_ids=nodes,
+        link_of=links.__getitem__,
+        submit=pool.submit,
+        compute_s=compute_s,
+        seed=seed,
+        server_egress_bps=_bps(network.server_up_mbps),
+        server_ingress_bps=_bps(network.server_down_mbps),
+        drop=drop if network.dropout_fraction else None,
+    )
+
+
+def _resume(folder: RunFolder, strategy: RoundBudget, grid: VirtualGrid) -> list[RoundRecord]:
+    """Bring strategy and grid to the folder's checkpoint; the records up to it."""
+    checkpoint = folder.load_checkpoint()
+    if checkpoint is None:
+        folder.truncate(0)
+        return []
+    folder.truncate(checkpoint.round)
+    records = list(folder.records())
+    try:
+        strategy.restore(checkpoint.tensors, checkpoint.state["strategy"], records)
+        grid.restore(checkpoint.state["grid"])
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"the checkpoint lacks {error}; start again in another folder") from error
+    return records
+
+
+def _node_config(node: int, clients: int, folder: RunFolder) -> NodeConfig:
+    return {
+        "partition-id": node - 1,
+        "num-partitions": clients,
+        "state-dir": str(folder.scratch),
+        "durable": False,
+    }
+
+
+def _count(metrics: Any, key: str) -> int:
+    value = metrics.get(key, 0) if metrics is not None else 0
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _bps(mbps: float | None) -> float | None:
+    return None if mbps is None else mbps * 1e6

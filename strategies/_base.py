@@ -1,0 +1,109 @@
+"""What a round-budget strategy is: three pure functions over what a server knows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from fedsys.rng import rng_for
+from fedsys.types import ClientPlan, RoundPlan, RoundRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What does not change during a run, as far as a server knows it."""
+
+    seed: int
+    examples: Mapping[int, int]
+    """Node to its number of training examples; its keys are the enrolled nodes."""
+    cohort: int
+    """Clients per round."""
+    batch_size: int
+    """Examples per local step, accumulated batches counted."""
+    parameters: int
+    """Coded values of the model."""
+    model_bytes: int
+    """Size of the whole model as it is sent the first time."""
+    lr: float
+    uplink: str
+    downlink: str
+    """Codecs that the experiment file asks for."""
+    deadline_s: float | None
+
+    def steps_per_epoch(self, node_id: int) -> int:
+        """Local steps that go once through the node's examples; at least one."""
+        return max(1, -(-self.examples[node_id] // self.batch_size))
+
+    def sample(self, round_number: int) -> tuple[int, ...]:
+        """The round's cohort, drawn uniformly without replacement, in ascending order."""
+        nodes = sorted(self.examples)
+        if self.cohort >= len(nodes):
+            return tuple(nodes)
+        rng = rng_for(self.seed, "cohort", round_number)
+        return tuple(sorted(int(node) for node in rng.choice(nodes, self.cohort, replace=False)))
+
+    def plan(
+        self,
+        round_number: int,
+        local_steps: Mapping[int, int],
+        *,
+        uplink: str | Mapping[int, str],
+        downlink: str,
+        deadline_s: float | None,
+        reason: str,
+        reasons: Mapping[int, str] | None = None,
+    ) -> RoundPlan:
+        """A plan for the nodes in ``local_steps``; the experiment's deadline caps the given one."""
+        given = [limit for limit in (deadline_s, self.deadline_s) if limit is not None]
+        clients = tuple(
+            ClientPlan(
+                node_id=node,
+                local_steps=steps,
+                lr=self.lr,
+                uplink=uplink if isinstance(uplink, str) else uplink[node],
+                reason=(reasons or {}).get(node, ""),
+            )
+            for node, steps in local_steps.items()
+        )
+        return RoundPlan(
+            round=round_number,
+            clients=clients,
+            downlink=downlink,
+            deadline_s=min(given, default=None),
+            reason=reason,
+        )
+
+
+S = TypeVar("S")
+
+
+class Controller(Protocol[S]):
+    """A strategy: a frozen dataclass whose fields are its options.
+
+    The state is a value. A resumed run gets it back by observing the recorded rounds again, so
+    ``observe`` must not depend on anything but its arguments.
+    """
+
+    @property
+    def chooses_codecs(self) -> bool:
+        """Whether plans may name other codecs than the experiment file's."""
+        ...
+
+    def start(self, scene: Scene) -> S:
+        """The state before the first round."""
+        ...
+
+    def plan(self, scene: Scene, state: S, round_number: int) -> RoundPlan:
+        """What to do in this round, with reasons."""
+        ...
+
+    def observe(self, scene: Scene, state: S, record: RoundRecord) -> S:
+        """The state after this round."""
+        ...
+
+
+def replay(controller: Controller[S], scene: Scene, records: Sequence[RoundRecord]) -> S:
+    """The state after ``records``, as if the run had never stopped."""
+    state = controller.start(scene)
+    for record in records:
+        state = controller.observe(scene, state, record)
+    return state

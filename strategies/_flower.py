@@ -1,0 +1,261 @@
+"""Any controller as a Flower Strategy: the loop over rounds, its budgets and its checkpoints."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedsys.codecs._base import sum_of_squares
+from fedsys.config.schema import Experiment
+from fedsys.errors import ConfigError
+from fedsys.middleware.server import ServerCodec
+from fedsys.types import ClientReport, RoundPlan, RoundRecord
+from fedsys.wire.schema import Array as Values
+from fedsys.wire.schema import Schema
+from strategies._aggregate import Optimizer
+from strategies._base import Controller, Scene, replay
+from strategies._round import Outcome, gather, messages_for
+
+Evaluate = Callable[[Mapping[str, Values]], tuple[float, float]]
+
+
+class RoundBudget(Strategy):
+    """Runs a controller's plans until the first budget is met.
+
+    ``rounds`` yields one record after each round, at which moment ``tensors`` and ``state`` are a
+    checkpoint: a new object to which they are restored goes on as this one would have.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        controller: Controller[Any],
+        examples: Mapping[int, int],
+        arrays: Mapping[str, Values],
+        evaluate: Evaluate | None = None,
+    ) -> None:
+        schema = Schema.of(arrays, experiment.codec.raw)
+        holds = controller.chooses_codecs or experiment.codec.downlink != "none"
+        self._experiment = experiment
+        self._controller = controller
+        self._evaluate = evaluate
+        self._codec = ServerCodec(schema, experiment.codec, experiment.run.seed, holds)
+        server = experiment.server
+        self._optimizer = Optimizer(server.lr, server.momentum, server.nesterov)
+        self._flat, self._raw = schema.split(arrays)
+        self._scene = _scene(experiment, examples, schema)
+        self._controller_state = controller.start(self._scene)
+        self._grid: Grid | None = None
+        self._plan: RoundPlan | None = None
+        self._messages: list[Message] = []
+        self._sent_s = 0.0
+        self._outcome: Outcome | None = None
+        self._step_norm: float | None = None
+        self._uplink_bytes = 0
+        self._round = 0
+        self.stopped_by = ""
+
+    def arrays(self) -> dict[str, Values]:
+        """The global model, tensor by tensor."""
+        return self._codec.schema.join(self._flat, self._raw)
+
+    def rounds(self, grid: Grid) -> Iterator[RoundRecord]:
+        """Run round after round; ``stopped_by`` says which budget ended it."""
+        while not self.stopped_by:
+            record = self._one_round(grid, self._round + 1)
+            self._advance(record)
+            yield record
+
+    def tensors(self) -> dict[str, Values]:
+        """The arrays of a checkpoint."""
+        velocity = self._optimizer.velocity
+        tensors: dict[str, Values] = {
+            "flat": self._flat,
+            "model-raw": np.frombuffer(self._raw, np.uint8),
+        }
+        if velocity is not None:
+            tensors["velocity"] = velocity
+        for key, value in self._codec.downlink.tensors().items():
+            tensors[f"down.{key}"] = value
+        return tensors
+
+    def state(self) -> dict[str, Any]:
+        """The rest of a checkpoint, JSON-able."""
+        return {
+            "version": self._codec.downlink.version,
+            "held": list(self._codec.held.items()),
+            "acked": list(self._codec.acked.items()),
+        }
+
+    def restore(
+        self,
+        tensors: Mapping[str, Values],
+        state: Mapping[str, Any],
+        records: Sequence[RoundRecord],
+    ) -> None:
+        """Continue after ``records``, from the checkpoint that was taken after the last of them."""
+        try:
+            self._flat, self._raw = tensors["flat"].copy(), tensors["model-raw"].tobytes()
+            velocity = tensors.get("velocity")
+            self._optimizer.velocity = None if velocity is None else velocity.copy()
+            down = {k.removeprefix("down."): v for k, v in tensors.items() if k[:5] == "down."}
+            self._codec.downlink.restore(state["version"], down)
+            self._codec.held, self._codec.acked = dict(state["held"]), dict(state["acked"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"the checkpoint is not one of this experiment: {error}") from error
+        self._controller_state = replay(self._controller, self._scene, records)
+        for record in records:
+            self._uplink_bytes += record.uplink_bytes
+        if records:
+            self._round = records[-1].round
+            self.stopped_by = self._met(records[-1])
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask the controller for a plan, and write it as one message per client."""
+        plan = self._controller.plan(self._scene, self._controller_state, server_round)
+        self._codec.advance(self.arrays(), plan.downlink)
+        self._grid, self._plan, self._sent_s = grid, plan, _now_s(grid)
+        self._messages = messages_for(self._codec, plan)
+        return self._messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Add up the updates that arrived and step the global model."""
+        if self._plan is None or self._grid is None:
+            raise RuntimeError("aggregate_train before configure_train")
+        self._outcome = gather(
+            self._grid, self._codec, self._plan, self._messages, replies, self._sent_s
+        )
+        self._step_norm = None
+        if self._outcome.mean.count:
+            step = self._optimizer.step(self._outcome.mean.step())
+            self._step_norm = float(np.sqrt(sum_of_squares(step)))
+            self._flat = self._flat + step
+            raw = self.arrays() | self._outcome.mean.raw()
+            _, self._raw = self._codec.schema.split(raw)
+        record = ArrayRecord({name: Array(array) for name, array in self.arrays().items()})
+        return record, None
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """None: the server evaluates on its held-out set."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Nothing to aggregate."""
+        return None
+
+    def summary(self) -> None:
+        """Nothing beyond the round records."""
+
+    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
+        """Run to the end of the budget; Flower's own arguments are in the experiment already."""
+        result = Result()
+        for record in self.rounds(grid):
+            metrics = {"test-metric": record.test_metric, "test-loss": record.test_loss}
+            known = MetricRecord()
+            known.update({key: value for key, value in metrics.items() if value is not None})
+            result.evaluate_metrics_serverapp[record.round] = known
+        result.arrays = ArrayRecord({name: Array(array) for name, array in self.arrays().items()})
+        return result
+
+    def _one_round(self, grid: Grid, number: int) -> RoundRecord:
+        before = _sent_bytes(grid)
+        messages = self.configure_train(number, ArrayRecord(), ConfigRecord(), grid)
+        plan = self._plan
+        if plan is None:
+            raise RuntimeError("the controller made no plan")
+        replies = grid.send_and_receive(messages, timeout=plan.deadline_s)
+        self.aggregate_train(number, replies)
+        if self._outcome is None:
+            raise RuntimeError("nothing was gathered")
+        every = self._experiment.run.evaluate_every_rounds
+        last = number == self._experiment.run.budget.rounds
+        test = None
+        if self._evaluate is not None and (last or number % every == 0):
+            test = self._evaluate(self.arrays())
+        down, up = _sent_bytes(grid)
+        return RoundRecord(
+            round=number,
+            plan=plan,
+            reports=self._outcome.reports,
+            start_s=self._sent_s,
+            end_s=_now_s(grid),
+            downlink_bytes=down - before[0],
+            uplink_bytes=up - before[1],
+            train_loss=_mean(self._outcome.reports, "train_loss"),
+            step_norm=self._step_norm,
+            agreement=self._outcome.mean.agreement() if self._outcome.mean.count else None,
+            test_loss=_finite(test[0]) if test else None,
+            test_metric=_finite(test[1]) if test else None,
+        )
+
+    def _advance(self, record: RoundRecord) -> None:
+        self._controller_state = self._controller.observe(
+            self._scene, self._controller_state, record
+        )
+        self._uplink_bytes += record.uplink_bytes
+        self._round = record.round
+        self.stopped_by = self._met(record)
+
+    def _met(self, record: RoundRecord) -> str:
+        """The budget that ``record`` meets first, or nothing."""
+        run = self._experiment.run
+        met = {
+            "target": run.stop_at_target
+            and run.target is not None
+            and record.test_metric is not None
+            and record.test_metric >= run.target,
+            "seconds": run.budget.seconds is not None and record.end_s >= run.budget.seconds,
+            "uplink_mb": run.budget.uplink_mb is not None
+            and self._uplink_bytes >= run.budget.uplink_mb * 1e6,
+            "rounds": record.round >= run.budget.rounds,
+        }
+        return next((name for name, is_met in met.items() if is_met), "")
+
+
+def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) -> Scene:
+    training, codec = experiment.training, experiment.codec
+    return Scene(
+        seed=experiment.run.seed,
+        examples=dict(examples),
+        cohort=experiment.cohort.count(len(examples)),
+        batch_size=training.batch_size * training.accumulation_steps,
+        parameters=schema.n,
+        model_bytes=4 * schema.n + schema.raw_n_bytes,
+        lr=training.lr,
+        uplink=codec.uplink,
+        downlink=codec.downlink,
+        deadline_s=experiment.cohort.deadline_s,
+    )
+
+
+def _mean(reports: Iterable[ClientReport], name: str) -> float | None:
+    """Mean of a report's figure over the accepted clients that gave it, weighted by examples."""
+    pairs = [(r.examples, getattr(r, name)) for r in reports if r.accepted]
+    known = [(examples, value) for examples, value in pairs if value is not None]
+    total = sum(examples for examples, _ in known)
+    return sum(examples * value for examples, value in known) / total if total else None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _now_s(grid: Grid) -> float:
+    now_s: float = getattr(grid, "now_s", 0.0)
+    return now_s
+
+
+def _sent_bytes(grid: Grid) -> tuple[int, int]:
+    sent: tuple[int, int] = getattr(grid, "sent_bytes", (0, 0))
+    return sent

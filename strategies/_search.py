@@ -1,0 +1,92 @@
+"""The product rule: of all (local steps, uplink codec, downlink codec), the most gain per second.
+
+gain(E, q) = E^p * g(q_up) * g(q_down); seconds(E, q) = download + E * step + upload of the node
+that most of the cohort waits for. Maximising their ratio is minimising rounds x seconds per round.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsys.types import F64
+from strategies._estimate import Line
+from strategies._offers import LADDER, Offer
+
+WAIT_QUANTILE = 0.8
+"""The node at this quantile of finishing times is the one waited for; slower ones get less work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Local steps and codecs of a round."""
+
+    local_steps: int
+    up: Offer
+    down: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """The nodes of a round as arrays over them, float64 [c]."""
+
+    step_s: F64
+    up_floor_s: F64
+    up_slope: F64
+    down_floor_s: F64
+    down_slope: F64
+
+    @classmethod
+    def of(cls, nodes: Sequence[tuple[Line, Line, float]]) -> "Cohort":
+        """From (up, down, step_s) of each node."""
+        up = np.array([line.fit() for line, _, _ in nodes])
+        down = np.array([line.fit() for _, line, _ in nodes])
+        step_s = np.array([step for _, _, step in nodes])
+        return cls(step_s, up[:, 0], up[:, 1], down[:, 0], down[:, 1])
+
+    def upload_s(self, size_bytes: float) -> F64:
+        """Seconds of an upload by each node."""
+        return self.up_floor_s + self.up_slope * size_bytes
+
+    def download_s(self, size_bytes: float) -> F64:
+        """Seconds of a download by each node."""
+        return self.down_floor_s + self.down_slope * size_bytes
+
+
+Size = Callable[[Offer], float]
+
+
+def round_s(choice: Choice, cohort: Cohort, up_bytes: Size, down_bytes: Size) -> float:
+    """Seconds that the round is expected to take for most of its nodes."""
+    finish_s = (
+        cohort.download_s(down_bytes(choice.down))
+        + choice.local_steps * cohort.step_s
+        + cohort.upload_s(up_bytes(choice.up))
+    )
+    return float(np.quantile(finish_s, WAIT_QUANTILE))
+
+
+def gain(choice: Choice, exponent: float, feedback: bool) -> float:
+    """Expected loss decrease of the round, in units of one exact local step.
+
+    The downlink always has error feedback: the next difference contains what this one dropped.
+    """
+    return float(
+        choice.local_steps**exponent * choice.up.gain(feedback) * choice.down.gain(feedback=True)
+    )
+
+
+def best(
+    steps: Sequence[int],
+    ups: Sequence[Offer],
+    downs: Sequence[Offer],
+    score: Callable[[Choice], float],
+) -> Choice:
+    """The choice with the highest score; of equals, the fewest steps and the lightest codecs."""
+    choices = (Choice(e, up, down) for e in steps for up in ups for down in downs)
+    return max(choices, key=score)
+
+
+def finer(offer: Offer) -> Offer:
+    """The next lighter codec of the ladder."""
+    return LADDER[max(0, LADDER.index(offer) - 1)]

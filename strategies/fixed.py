@@ -1,0 +1,55 @@
+"""The same plan in every round: FedAvg (McMahan et al. 2017) with the experiment's codecs."""
+
+from dataclasses import dataclass
+
+from fedsys.errors import ConfigError
+from fedsys.types import RoundPlan, RoundRecord
+from strategies._base import Scene
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Train ``local_epochs`` epochs, or ``local_steps`` steps, with the codecs of the file.
+
+    With one epoch and codec ``none`` this is plain FedAvg.
+    """
+
+    local_epochs: int = 1
+    local_steps: int | None = None
+    """Steps for every client alike, in place of epochs."""
+
+    def __post_init__(self) -> None:
+        for name in ("local_epochs", "local_steps"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(f"fixed.{name} must be a whole number of 1 or more, got {value}")
+
+    @property
+    def chooses_codecs(self) -> bool:
+        """No: it sends what the experiment file says."""
+        return False
+
+    def start(self, scene: Scene) -> None:
+        """Nothing to remember."""
+
+    def plan(self, scene: Scene, state: None, round_number: int) -> RoundPlan:
+        """The same for every round; only the cohort is drawn anew."""
+        steps = {
+            node: self.local_steps or self.local_epochs * scene.steps_per_epoch(node)
+            for node in scene.sample(round_number)
+        }
+        work = f"{self.local_steps} steps" if self.local_steps else f"{self.local_epochs} epochs"
+        return scene.plan(
+            round_number,
+            steps,
+            uplink=scene.uplink,
+            downlink=scene.downlink,
+            deadline_s=None,
+            reason=f"fixed: {work}",
+        )
+
+    def observe(self, scene: Scene, state: None, record: RoundRecord) -> None:
+        """Nothing to learn."""
+
+
+Impl = Fixed

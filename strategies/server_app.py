@@ -1,0 +1,54 @@
+"""Flower entry point of the server: the experiment in the run config, run to its end.
+
+The server's composition root: it alone may load ``clients`` (by name), because the server needs
+initial weights and a held-out set.
+"""
+
+import importlib
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedsys.config.load import parse_experiment
+from fedsys.config.schema import Experiment
+from fedsys.errors import ConfigError
+from fedsys.options import configured
+from fedsys.registry import load
+from strategies._base import Controller
+from strategies._flower import RoundBudget
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment whose TOML text is the run config's ``experiment``."""
+    text = str(context.run_config.get("experiment", ""))
+    if not text.strip():
+        raise ConfigError("run config: 'experiment' must be the text of an experiment file")
+    experiment = parse_experiment(text, where="run config")
+    nodes = sorted(grid.get_node_ids())
+    strategy_for(experiment, nodes).start(grid)
+
+
+def controller_for(experiment: Experiment) -> Controller[Any]:
+    """The controller that the experiment names, with its options checked."""
+    name, options = experiment.strategy.name, experiment.strategy.options
+    kind = load("strategies", name, "strategy")
+    controller: Controller[Any] = configured(f"strategy '{name}'", kind, options)
+    return controller
+
+
+def strategy_for(experiment: Experiment, nodes: list[int]) -> RoundBudget:
+    """The strategy for these nodes; node i of the sorted list trains on part i of the data."""
+    server_side = importlib.import_module("clients.server_side")
+    task = server_side.ServerTask(experiment)
+    counts = task.examples_per_client()
+    return RoundBudget(
+        experiment,
+        controller_for(experiment),
+        dict(zip(nodes, counts, strict=False)),
+        task.initial_arrays(),
+        task.evaluate,
+    )
