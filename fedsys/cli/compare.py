@@ -26,7 +26,10 @@ def compare_command(
     file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
     seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds from run.seed on.")] = None,
     strategies: Annotated[
-        str, typer.Option(help="Entries or strategies, comma-separated; the first is the baseline.")
+        str,
+        typer.Option(
+            help="Entries (labels or folder names) or strategies; the first is the baseline."
+        ),
     ] = "",
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, overrides the file.")
@@ -45,13 +48,11 @@ def compare_command(
     cells = plan_cells(experiment, out, seeds=seeds or experiment.compare.seeds, strategies=names)
     from fedsys.cli.run import check_experiment
 
-    for cell in cells:
+    for cell in {cell.label: cell for cell in reversed(cells)}.values():
         check_experiment(cell.experiment)
+    workers = workers or usable_cores()
     event = multiprocessing.get_context("spawn").Event()
-    with (
-        stop_on_interrupt() as asked,
-        process_pools(workers or usable_cores(), event) as start_pool,
-    ):
+    with stop_on_interrupt() as asked, process_pools(workers, event) as start_pool:
 
         def stop() -> bool:
             if asked():
@@ -59,16 +60,25 @@ def compare_command(
             return asked()
 
         run_comparison(
-            experiment, cells, out / experiment.run.name, run_cell, start_pool, stop, json
+            experiment,
+            cells,
+            run_cell,
+            start_pool,
+            folder=out / experiment.run.name,
+            workers=workers,
+            stop=stop,
+            json=json,
         )
 
 
 def run_comparison(
     experiment: Experiment,
     cells: Sequence[Cell],
-    folder: Path,
     work: Work,
     start_pool: Callable[[], Executor],
+    *,
+    folder: Path,
+    workers: int,
     stop: Stop,
     json: Path | None,
 ) -> None:
@@ -85,6 +95,7 @@ def run_comparison(
             todo,
             work,
             start_pool,
+            workers=workers,
             on_tick=progress.on_tick,
             on_done=lambda cell, fault: progress.on_done(cell, _finished(cell), fault),
             stop=stop,

@@ -18,7 +18,7 @@ from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
 from fedsys.types import RoundRecord
 
-INTERRUPTED = "interrupted"
+INTERRUPTED = "interrupt"
 """``stopped_by`` of a run that was asked to stop and can go on from its checkpoint."""
 
 OnRound = Callable[[RoundRecord], None]

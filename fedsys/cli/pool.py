@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import traceback
-from collections import Counter
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -23,8 +23,6 @@ Work = Callable[[Cell], str]
 """Runs a cell; returns what went wrong, empty when nothing did."""
 
 _POLL_S = 0.25
-_ATTEMPTS = 2
-"""How often a cell may have been running when a process died; after that it is to blame."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 _stop_event: Event | None = None
@@ -36,59 +34,63 @@ def run_cells(
     work: Work,
     start_pool: Callable[[], Executor],
     *,
+    workers: int,
     on_tick: Callable[[list[Cell]], None],
     on_done: Callable[[Cell, str], None],
     stop: Stop,
 ) -> dict[Path, str]:
-    """Run all cells, the longest first; returns the faults by folder.
+    """Run all cells, the longest first, ``workers`` at a time; returns the faults by folder.
 
     After ``stop()`` no further cell starts, and running ones are waited for.
     """
-    left = sorted(cells, key=lambda cell: cell.expected_cost, reverse=True)
     faults: dict[Path, str] = {}
-    deaths: Counter[Path] = Counter()
 
     def finish(cell: Cell, fault: str) -> None:
         if fault:
             faults[cell.path] = fault
         on_done(cell, fault)
 
-    while left and not stop():
+    def drain(queue: deque[Cell], width: int) -> list[Cell]:
         with start_pool() as pool:
-            futures = {pool.submit(work, cell): cell for cell in left}
-            left = _drain(futures, finish, on_tick, stop, deaths)
-        for cell in [cell for cell in left if deaths[cell.path] >= _ATTEMPTS]:
-            left.remove(cell)
-            finish(cell, "its process died twice (killed, or out of memory)")
+            return _drain(pool, work, queue, width, finish, on_tick, stop)
+
+    queue = deque(sorted(cells, key=lambda cell: cell.expected_cost, reverse=True))
+    suspects: list[Cell] = []
+    while queue and not stop():
+        suspects += drain(queue, workers)
+    for suspect in suspects:
+        # All that ran beside the one that died are suspects; alone, it is known who is to blame.
+        if not stop() and drain(deque([suspect]), 1):
+            finish(suspect, "its process died (killed, or out of memory)")
     return faults
 
 
 def _drain(
-    futures: dict[Future[str], Cell],
+    pool: Executor,
+    work: Work,
+    queue: deque[Cell],
+    width: int,
     finish: Callable[[Cell, str], None],
     on_tick: Callable[[list[Cell]], None],
     stop: Stop,
-    deaths: Counter[Path],
 ) -> list[Cell]:
-    """Wait for every future; returns the cells that a broken pool left undone."""
-    pending, undone, running = set(futures), [], set[Path]()
-    while pending:
-        done, pending = wait(pending, _POLL_S, FIRST_COMPLETED)
-        for future in done:
-            cell = futures[future]
-            if future.cancelled():
-                continue
-            if isinstance(error := future.exception(), BrokenProcessPool):
-                deaths[cell.path] += cell.path in running
-                undone.append(cell)
-            else:
-                finish(cell, future.result() if error is None else _first_line(error))
-        running = {futures[future].path for future in pending if future.running()}
-        on_tick([cell for cell in futures.values() if cell.path in running])
-        if stop():
-            for future in pending:
-                future.cancel()
-    return undone
+    """Work the queue off; when a process dies, stop and return the cells that were running."""
+    running: dict[Future[str], Cell] = {}
+    while True:
+        while queue and len(running) < width and not stop():
+            cell = queue.popleft()
+            try:
+                running[pool.submit(work, cell)] = cell
+            except BrokenProcessPool:
+                return [cell, *running.values()]
+        if not running:
+            return []
+        for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                return list(running.values())
+            finish(running.pop(future), future.result() if error is None else _first_line(error))
+        on_tick(list(running.values()))
 
 
 def run_cell(cell: Cell) -> str:

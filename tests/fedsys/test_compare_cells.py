@@ -66,11 +66,12 @@ def compare(tmp_path, work=finish, cells=None, stop=lambda: False, json=None):
     run_comparison(
         EXPERIMENT,
         plan(tmp_path, seeds=3) if cells is None else cells,
-        tmp_path / "demo",
         work,
         lambda: ThreadPoolExecutor(2),
-        stop,
-        json,
+        folder=tmp_path / "demo",
+        workers=2,
+        stop=stop,
+        json=json,
     )
 
 
@@ -220,6 +221,7 @@ def test_the_longest_expected_cell_starts_first(tmp_path):
         plan(tmp_path, long, seeds=1),
         lambda cell: ran.append(cell.label) or "",
         lambda: ThreadPoolExecutor(1),
+        workers=1,
         on_tick=lambda running: None,
         on_done=lambda cell, fault: None,
         stop=lambda: False,
@@ -253,11 +255,12 @@ def test_a_process_that_dies_takes_only_its_own_cell_along(tmp_path, work_module
         EXPERIMENT, {"compare.entries": [{"label": "good"}, {"label": "killer"}]}, "test"
     )
     event = multiprocessing.get_context("spawn").Event()
-    with process_pools(1, event) as start_pool:
+    with process_pools(2, event) as start_pool:
         faults = run_cells(
             plan(tmp_path, experiment, seeds=1),
             work_module.work,
             start_pool,
+            workers=2,
             on_tick=lambda running: None,
             on_done=lambda cell, fault: None,
             stop=lambda: False,
