@@ -101,7 +101,8 @@ class Stage(Protocol):
     ) -> tuple[F32 | None, bytes | bytearray]:
         """Values for the next stage (None when this stage ends the chain) and own bytes.
 
-        ``x`` is finite and must not be modified.
+        ``x`` must not be modified. It is finite, unless the class sets ``checks_finite`` because
+        it finds out by itself and raises NonFiniteError.
         """
         ...
 
@@ -130,6 +131,12 @@ def sum_of_squares(x: F32) -> float:
         wide = x[part].astype(np.float64)
         total += float(np.dot(wide, wide))
     return total
+
+
+def check_finite(x: F32) -> None:
+    """Refuse an update with NaN or infinite values before anything of it is sent."""
+    if not all_finite(x):
+        raise NonFiniteError("the update holds NaN or infinite values, it is not sent")
 
 
 def all_finite(x: F32) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsys.codecs._base import CHUNK, chunks, sum_of_squares
+from fedsys.codecs._base import CHUNK, check_finite, chunks, sum_of_squares
 from fedsys.errors import WireError
 from fedsys.types import F32
 
@@ -20,7 +20,7 @@ I8 = NDArray[np.int8]
 U16 = NDArray[np.uint16]
 
 _SMALLEST_NORMAL = 0x0080
-_TINY = 2.0**-126
+_TINY = np.float32(2.0**-126)
 _LARGEST = 0x7BFF
 LARGEST_SCALE = 2.0**120 * (2 - 2.0**-7)
 """128 of it still fit into a float32; values that would need a larger one saturate."""
@@ -51,7 +51,7 @@ def read_scales(side: memoryview, count: int, what: str) -> F32:
 def chunk_of(block: int) -> int:
     """Chunk length that is a whole number of blocks and of bytes of 2, 4, 5 or 8 codes."""
     unit = math.lcm(block, 40)
-    return unit * max(1, CHUNK // unit)
+    return unit * max(1, 2 * CHUNK // unit)
 
 
 def block_rows(x: F32, block: int) -> Iterator[tuple[slice, F32]]:
@@ -76,8 +76,8 @@ def widen_scale(short: U16) -> F32:
 
 
 def divide(rows: F32, scale: F32, out: F32 | None = None) -> F32:
-    """Each row of float32 [blocks, length] over its scale; zeros where that is tiny or 0."""
-    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale >= _TINY)
+    """Each row of float32 [blocks, length] over its scale, or over 2**-126 where that is less."""
+    inverse = 1 / np.maximum(scale, _TINY)
     return np.multiply(rows, inverse[:, None], out=out)
 
 
@@ -88,6 +88,7 @@ def quantise(
 
     The scale maps the block's largest magnitude to ``levels``. Nearest rounding is off by at
     most half a step; stochastic rounding by less than a step and by nothing on average.
+    Raises NonFiniteError, so that nobody needs to look at the values a second time.
     """
     stochastic = rounding == "stochastic"
     codes = np.empty(x.size, np.int8)
@@ -97,7 +98,8 @@ def quantise(
     for part, rows in block_rows(x, block):
         steps = work[: rows.size].reshape(rows.shape)
         top = peaks(rows, steps)
-        if float(top.max()) > limit:
+        if not float(top.max()) <= limit:
+            check_finite(top)
             rows = np.clip(rows, -limit, limit)
         short = scale_bits(top / np.float32(levels))
         divide(rows, widen_scale(short), steps)

@@ -1,6 +1,7 @@
 """Four-bit integers with one scale for each block."""
 
 from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ class Int4:
     Pair it with error feedback. ``rounding="stochastic"`` is unbiased with twice the error.
     """
 
+    checks_finite: ClassVar[bool] = True
     _: KW_ONLY
     block: int = 256
     rounding: str = "nearest"

@@ -1,6 +1,7 @@
 """Eight-bit integers with one scale for each block."""
 
 from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ class Int8:
     unbiased. One outlier spoils no more than its own block.
     """
 
+    checks_finite: ClassVar[bool] = True
     _: KW_ONLY
     block: int = 256
     rounding: str = "nearest"
