@@ -16,6 +16,7 @@ from fedsys.codecs._base import Dense, Layout, Stage, Update, all_finite, check_
 from fedsys.codecs._bytes import Cursor, varint
 from fedsys.codecs._spec import parse_stages, write_stages
 from fedsys.errors import ConfigError, WireError
+from fedsys.rng import rng_for
 from fedsys.types import F32
 
 MAX_SPEC_CHARS = 255
@@ -129,7 +130,7 @@ def parse_received(spec: str, trusted: Collection[str] = ()) -> Codec:
 def _ends_chain(stage: Stage) -> bool:
     """Whether the stage hands no values on, by encoding one value."""
     probe = np.zeros(1, np.float32)
-    values, _ = stage.encode(probe, ((1,),), np.random.Generator(np.random.PCG64(0)))
+    values, _ = stage.encode(probe, ((1,),), rng_for(0))
     return values is None
 
 

@@ -85,6 +85,8 @@ class LevelCode:
         if not _SMALLEST_STEP <= step <= _LARGEST_STEP:
             raise WireError(f"levels: a step of {step} is out of range")
         width = cursor.varint(_MAX_BUCKET)
+        if not width:
+            raise WireError("levels: zeros need no code")
         shifts = bytes(cursor.take(min(width, _FITTED)))
         return cls(step, shifts, bytes(cursor.take(2 * width + 1)))
 

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import gammaln
 
+from fedsys.codecs._bytes import varint
 from fedsys.codecs._chain import parse
 from fedsys.codecs._entropy import bucket_of, bucket_start, table_of, weights_of
 from fedsys.codecs._indices import decode_index, encode_index
+from fedsys.errors import WireError
 from fedsys.rng import rng_for
 
 
@@ -119,3 +121,22 @@ def test_ecq_meets_the_plain_uniform_quantizer_at_its_entropy(kind, rate, nmse):
 def test_ecq_overhead_on_short_vectors_is_some_ten_bytes(n):
     rate, _ = coded("ecq(2)", samples("gauss", n))
     assert rate * n / 8 <= 2 * n / 8 * 1.05 + 26
+
+
+@pytest.mark.parametrize("width", [0, 216])
+def test_ecq_refuses_a_code_without_levels_or_with_too_many(width):
+    step = bytes([0x00, 0x80, 0x3F])
+    body = b"\0" + step + varint(width) + bytes(min(width, 4)) + bytes([9] * (2 * width + 1))
+    with pytest.raises(WireError, match=r"levels"):
+        parse("ecq(1)").decode(body, 10, ((10,),))
+
+
+@given(table=st.binary(min_size=3, max_size=9), words=st.binary(max_size=40))
+def test_any_ecq_table_and_words_raise_only_wire_errors(table, words):
+    width = (len(table) - 1) // 2
+    head = b"\0" + bytes([0x00, 0x80, 0x3F]) + varint(width) + bytes(min(width, 4))
+    try:
+        update = parse("ecq(1)").decode(head + table[: 2 * width + 1] + words, 30, ((30,),))
+    except WireError:
+        return
+    assert np.isfinite(update.dense()).all()
