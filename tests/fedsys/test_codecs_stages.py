@@ -268,7 +268,7 @@ def test_one_message_decodes_the_same_for_every_receiver():
     [
         ("int8|topk", r"int8 ends the chain, move topk\(0.01\) before it"),
         ("topkk", "did you mean 'topk'"),
-        ("int8(bloc=3)", "did you mean 'block'"),
+        ("int8(blocks=3)", "did you mean 'block'"),
         ("int8(rounding=neerest)", "did you mean 'nearest'"),
         ("int8(64)", "write '64' as key=value"),
         ("topk(2)", r"in \(0, 1\], got 2"),
