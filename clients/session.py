@@ -93,6 +93,9 @@ def evaluate_reply(message: Message, context: Context) -> Message:
 
 
 def _workplace(context: Context) -> Workplace:
+    threads = context.node_config.get("threads")
+    if isinstance(threads, int) and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
     text = context.run_config.get("experiment")
     if not isinstance(text, str):
         raise ConfigError("run config: 'experiment' must hold the experiment as TOML text")

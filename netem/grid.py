@@ -141,10 +141,11 @@ class VirtualGrid(Grid):
         A node that is busy begins when its previous upload has ended. The clock does not move.
         """
         copies = [self._accept(message) for message in messages]
+        # Sizes first: an app that computes at once may replace the content of its message.
+        exchanges = [self._exchange(message) for message in copies]
         futures = self._submit(copies) if copies else []
         ids = []
-        for message, future in zip(copies, futures, strict=True):
-            exchange = self._exchange(message)
+        for message, future, exchange in zip(copies, futures, exchanges, strict=True):
             message_id = message.metadata.message_id
             self._pending[message_id] = _Pending(message, future, exchange)
             self._remember(message_id, exchange)

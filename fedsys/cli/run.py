@@ -136,6 +136,7 @@ def _node_config(node: int, clients: int, folder: RunFolder) -> NodeConfig:
         "num-partitions": clients,
         "state-dir": str(folder.scratch),
         "durable": False,
+        "threads": 1,
     }
 
 
