@@ -43,7 +43,8 @@ class RunProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self._bar.live.is_started:
+            self._bar.stop()
 
     def on_round(self, record: RoundRecord) -> None:
         """Show the figures that people watch."""
@@ -90,7 +91,8 @@ class CellsProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.stop()
+        if self._bar.live.is_started:
+            self._bar.stop()
 
     def on_tick(self, running: list[Cell]) -> None:
         """Read what the running cells have written since the last tick."""

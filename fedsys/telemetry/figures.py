@@ -52,7 +52,7 @@ def final_text(spread: Spread | None) -> str:
 
 def ratio_text(ratio: Interval | None) -> str:
     """A ratio to the baseline, ``0.12x``; ``*`` where it is not significant."""
-    if ratio is None:
+    if ratio is None or ratio.unknown:
         return MISSING
     mark = "" if ratio.significant or ratio.identical else "*"
     return f"{ratio.bound}{number(ratio.mean)}x{mark}"

@@ -61,6 +61,11 @@ class Interval:
     identical: bool = False
     """No pair differed at all."""
 
+    @property
+    def unknown(self) -> bool:
+        """Neither side of any pair met the target: the tie is by rule, not by measurement."""
+        return self.identical and self.bound == "~"
+
 
 def spread(scores: Sequence[Score]) -> Spread:
     """Median and extremes; a censored run counts as no faster than any run that got there."""

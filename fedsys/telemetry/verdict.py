@@ -16,33 +16,28 @@ def verdict(comparison: Comparison) -> list[str]:
 
 def _against_baseline(comparison: Comparison, row: Row) -> str:
     base = comparison.rows[0].label
+    seconds, uplink = (comparison.ratio(row, measure) for measure in ("seconds", "uplink_bytes"))
     gain = comparison.gain(row)
-    costs = [comparison.ratio(row, measure) for measure in ("seconds", "uplink_bytes")]
-    known = [interval for interval in (*costs, gain) if interval is not None]
+    known = [interval for interval in (seconds, uplink, gain) if interval is not None]
     if not known:
         return f"{row.label}: no seed in common with {base}, so nothing can be said."
-    if all(interval.identical for interval in known) and _same_ends(comparison, row):
+    if all(interval.identical and not interval.unknown for interval in known):
         return f"{row.label}: no difference from {base}; all {known[0].pairs} pairs are equal."
-    parts = [
-        _cost_words(interval, what)
-        for interval, what in zip(costs, ("time", "uplink bytes"), strict=True)
-        if interval is not None
-    ]
+    parts = []
+    if seconds is not None and seconds.unknown:
+        parts.append("neither reached the target")
+    elif seconds is not None and uplink is not None:
+        parts += [_cost_words(seconds, "time"), _cost_words(uplink, "uplink bytes")]
+        if missed := len(row.trials) - row.reached:
+            parts.append(f"{missed} of {len(row.trials)} runs never reached the target")
     if gain is not None:
         parts.append(_gain_words(gain))
-    missed = len(row.trials) - row.reached
-    if comparison.target is not None and missed:
-        parts.append(f"{missed} of {len(row.trials)} runs never reached the target")
-    return f"{row.label} against {base}, {_pairs(known[0].pairs)}: " + "; ".join(parts) + "."
-
-
-def _same_ends(comparison: Comparison, row: Row) -> bool:
-    """Runs that never met the target tie by rule; they are equal only if they spent the same."""
-    ours, base = row.summaries, comparison.rows[0].summaries
-    return all(ours[seed].total == base[seed].total for seed in ours.keys() & base.keys())
+    return f"{row.label} against {base}, {_pairs(known[0].pairs)}: {'; '.join(parts)}."
 
 
 def _cost_words(ratio: Interval, what: str) -> str:
+    if ratio.pairs < MIN_PAIRS:
+        return f"{number(ratio.mean)}x the {what} to target"
     if not ratio.significant:
         interval = f"95 % interval {number(ratio.low)}x to {number(ratio.high)}x"
         return f"no significant difference in {what} to target ({number(ratio.mean)}x, {interval})"
@@ -61,6 +56,8 @@ def _cost_words(ratio: Interval, what: str) -> str:
 
 
 def _gain_words(gain: Interval) -> str:
+    if gain.pairs < MIN_PAIRS:
+        return f"final accuracy {points(gain.mean)} points"
     interval = f"95 % interval {points(gain.low)} to {points(gain.high)}"
     if gain.significant:
         side = "higher" if gain.mean > 0 else "lower"
@@ -70,7 +67,7 @@ def _gain_words(gain: Interval) -> str:
 
 def _pairs(pairs: int) -> str:
     counted = f"{pairs} paired seed{'s' if pairs > 1 else ''}"
-    return counted if pairs >= MIN_PAIRS else f"{counted} (too few to call anything significant)"
+    return counted if pairs >= MIN_PAIRS else f"{counted}, too few to call anything significant"
 
 
 def _on_the_whole(comparison: Comparison) -> str:

@@ -67,8 +67,11 @@ def test_noise_of_either_sign_is_not_significant():
 
 def test_one_seed_claims_nothing_however_large_the_difference():
     line, whole = verdict(compare("x", 0.9, {"plain": {1: BASE[1]}, "fast": {1: FAST[1]}}))
-    assert "1 paired seed (too few to call anything significant)" in line
-    assert "no significant difference in time" in line
+    assert line == (
+        "fast against plain, 1 paired seed, too few to call anything significant: "
+        "0.100x the time to target; 0.0200x the uplink bytes to target; "
+        "final accuracy -0.20 points."
+    )
     assert whole.startswith("No strategy")
 
 
@@ -88,7 +91,12 @@ def test_cheap_runs_that_never_reach_the_target_do_not_win():
 def test_two_that_never_arrive_are_not_called_equal():
     base = {seed: run(100, 1000, 0.5) for seed in (1, 2, 3)}
     other = {seed: run(10, 10, 0.5) for seed in (1, 2, 3)}
-    assert "no difference" not in verdict(compare("x", 0.9, {"plain": base, "other": other}))[0]
+    comparison = compare("x", 0.9, {"plain": base, "other": other})
+    assert verdict(comparison)[0] == (
+        "other against plain, 3 paired seeds: neither reached the target; no significant "
+        "difference in final accuracy (+0.00 points, 95 % interval +0.00 to +0.00)."
+    )
+    assert ratio_text(comparison.ratio(comparison.rows[1], "seconds")) == "-"
 
 
 def test_a_baseline_that_never_arrives_is_beaten_by_at_least_what_is_known():
