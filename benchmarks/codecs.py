@@ -42,7 +42,8 @@ class Row:
     @property
     def ok(self) -> bool:
         """Whether the bar is reached."""
-        return self.measured >= self.bound if self.at_least else self.measured <= self.bound
+        reached = self.measured >= self.bound if self.at_least else self.measured <= self.bound
+        return bool(reached)
 
 
 def draw(kind: str, n: int) -> np.ndarray:
@@ -207,7 +208,7 @@ def main() -> int:
         bound = f"{'>=' if row.at_least else '<='} {row.bound:.4g}"
         print(f"{'ok  ' if row.ok else 'MISS'} {row.name:70s} {row.measured:10.4g} {bound}")
     if options.json:
-        table = [asdict(row) | {"ok": row.ok} for row in rows]
+        table = [asdict(row) | {"measured": float(row.measured), "ok": row.ok} for row in rows]
         machine = {"machine": platform.processor() or platform.machine(), "numpy": np.__version__}
         options.json.write_text(json.dumps({**machine, "rows": table}, indent=1) + "\n")
     return 0 if all(row.ok for row in rows) else 1
