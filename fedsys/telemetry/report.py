@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from fedsys.telemetry.atomic import write_atomic
-from fedsys.telemetry.comparison import MEASURES, Comparison, Row
+from fedsys.telemetry.comparison import MEASURES, Comparison
 from fedsys.telemetry.decisions import Decision, decisions, left_out
 from fedsys.telemetry.figures import (
     MISSING,
@@ -96,7 +96,7 @@ def report_html(comparison: Comparison) -> str:
         plots="".join(f"<div>{metric_plot(comparison, axis)}</div>" for axis in AXES),
         stages_legend=_legend(STAGE_COLOURS.items()),
         stages=stage_plot(comparison),
-        decisions="".join(_decision_block(row, index) for index, row in enumerate(rows)),
+        decisions="".join(_decision_block(comparison, index) for index in range(len(rows))),
     )
 
 
@@ -141,8 +141,9 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
     return f'<div class="legend">{items}</div>'
 
 
-def _decision_block(row: Row, index: int) -> str:
-    """The decisions of the row's first seed; opened by a click."""
+def _decision_block(comparison: Comparison, index: int) -> str:
+    """The decisions of the row's first seed; opened by a click, the last row's from the start."""
+    row = comparison.rows[index]
     seed = min(row.trials)
     records = row.trials[seed].records
     failures = left_out(records)
@@ -150,9 +151,10 @@ def _decision_block(row: Row, index: int) -> str:
     note = f'<p class="note">Updates left out: {escape(lost)}</p>' if lost else ""
     stopped = row.trials[seed].stopped_by
     end = f", ended by {stopped}" if stopped else ""
+    opened = " open" if index == len(comparison.rows) - 1 else ""
     about = escape(f"seed {seed}, {len(records)} rounds{end}")
     return (
-        f"<details{' open' if index == 0 else ''}><summary>{_dot(colour_of(index))}"
+        f"<details{opened}><summary>{_dot(colour_of(index))}"
         f"<h3>{escape(row.label)}</h3> <span>{about}</span></summary>"
         f'{note}<div class="scroll">{_decision_table(decisions(records))}</div></details>'
     )
