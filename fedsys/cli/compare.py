@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from fedsys.cli.cells import Cell, plan_cells
 from fedsys.cli.execution import Stop, finished_trial, stop_on_interrupt, usable_cores
@@ -46,10 +47,7 @@ def compare_command(
     check_writable(json, "--json")
     names = [name.strip() for name in strategies.split(",") if name.strip()]
     cells = plan_cells(experiment, out, seeds=seeds or experiment.compare.seeds, strategies=names)
-    from fedsys.cli.run import check_experiment
-
-    for cell in {cell.label: cell for cell in reversed(cells)}.values():
-        check_experiment(cell.experiment)
+    _check(cells)
     workers = workers or usable_cores()
     event = multiprocessing.get_context("spawn").Event()
     with stop_on_interrupt() as asked, process_pools(workers, event) as start_pool:
@@ -69,6 +67,14 @@ def compare_command(
             stop=stop,
             json=json,
         )
+
+
+def _check(cells: Sequence[Cell]) -> None:
+    """Raise ConfigError for an entry that could not run; seeds of one entry differ in no key."""
+    from fedsys.cli.run import check_experiment
+
+    for cell in {cell.label: cell for cell in reversed(cells)}.values():
+        check_experiment(cell.experiment)
 
 
 def run_comparison(
@@ -102,27 +108,35 @@ def run_comparison(
         )
     if stop():
         raise typer.Exit(130)
-    trials: dict[str, dict[int, Trial]] = {cell.label: {} for cell in cells}
-    for cell in cells:
-        if (trial := _finished(cell)) is not None:
-            trials[cell.label][cell.seed] = trial
-    if any(trials.values()):
-        comparison = compare(experiment.run.name, experiment.run.target, trials)
-        lines = verdict(comparison)
-        screen.print(comparison_table(comparison))
-        for line in lines:
-            screen.print(line)
-        from fedsys.telemetry.report import write_report
-
-        write_report(folder / "report.html", comparison)
-        found = comparison_json(comparison, lines)
-        write_json(folder / COMPARISON, found)
-        write_json(json, found)
-        screen.print(f"report: {folder / 'report.html'}", soft_wrap=True)
+    _publish(screen, experiment, cells, folder, json)
     for path, fault in faults.items():
         screen.print(f"failed: {path}: {fault}", soft_wrap=True)
     if faults:
         raise typer.Exit(1)
+
+
+def _publish(
+    screen: Console, experiment: Experiment, cells: Sequence[Cell], folder: Path, json: Path | None
+) -> None:
+    """Table, verdict, report and JSON of the cells that are finished; nothing where none is."""
+    trials: dict[str, dict[int, Trial]] = {cell.label: {} for cell in cells}
+    for cell in cells:
+        if (trial := _finished(cell)) is not None:
+            trials[cell.label][cell.seed] = trial
+    if not any(trials.values()):
+        return
+    comparison = compare(experiment.run.name, experiment.run.target, trials)
+    lines = verdict(comparison)
+    screen.print(comparison_table(comparison))
+    for line in lines:
+        screen.print(line)
+    from fedsys.telemetry.report import write_report
+
+    write_report(folder / "report.html", comparison)
+    found = comparison_json(comparison, lines)
+    write_json(folder / COMPARISON, found)
+    write_json(json, found)
+    screen.print(f"report: {folder / 'report.html'}", soft_wrap=True)
 
 
 def _finished(cell: Cell) -> Trial | None:
