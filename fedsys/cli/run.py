@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Message
+from threadpoolctl import threadpool_limits
 
 from clients.server_side import ServerTask
 from fedsys.codecs._chain import parse
@@ -65,12 +66,14 @@ def run_experiment(
     controller = controller_for(experiment)
     strategy = RoundBudget(experiment, controller, examples, task.initial_arrays(), task.evaluate)
     node_configs = {node: _node_config(node, len(nodes), folder) for node in nodes}
-    with Pool(
+    pool = Pool(
         CLIENT_APP,
         workers=workers,
         run_config={"experiment": dump_toml(experiment)},
         node_configs=node_configs,
-    ) as pool:
+    )
+    # Sums over several threads differ in the last bits from sums over one.
+    with threadpool_limits(1), pool:
         grid = _grid(experiment, nodes, pool, task.flops_per_sample())
         records = _resume(folder, strategy, grid)
         stopped_by = strategy.stopped_by

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from flwr.app import Context, Message, RecordDict
+from threadpoolctl import threadpool_limits
 
 from fedsys._flwr_private import set_task_identity
 from fedsys.errors import FedsysError
@@ -142,6 +143,7 @@ class _Retried(Future[Message]):
 
 
 def _prepare(app: str, run_id: int, warm_up: str | None, run_config: RunConfig) -> None:
+    threadpool_limits(1)
     set_task_identity(run_id)
     _load(app)
     if warm_up is not None:
