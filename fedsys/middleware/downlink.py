@@ -1,10 +1,10 @@
 """What the server sends so that a client ends up with the current model, bit for bit.
 
 The server numbers the models it sends. Version v is what clients have after v, which is the
-server's model up to what the codec dropped; the next difference is taken against it, so that the
-error is fed back (DoubleSqueeze, Tang et al. 2019). All clients apply the same differences in the
-same order, so one vector stands for all of them. A client that missed versions gets the
-differences it lacks, or the whole model when those are gone or cost more.
+server's model up to what the codec dropped, in the dtypes of the model; the next difference is
+taken against it, so that the error is fed back (DoubleSqueeze, Tang et al. 2019). All clients
+apply the same differences in the same order, so one model stands for all of them. A client that
+missed versions gets the differences it lacks, or the whole model when those are gone or cost more.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedsys.codecs._base import check_finite
 from fedsys.codecs._chain import parse
 from fedsys.rng import rng_for
 from fedsys.types import F32
@@ -28,33 +29,41 @@ class Downlink:
     ring_versions: int
     version: int = 0
     sent: F32 | None = None
-    """The model of ``version`` as clients hold it, float32 [n]."""
-    exact: F32 | None = None
-    """The model of ``version`` as the server has it, float32 [n]."""
+    """Coded values of ``version`` as clients hold it, float32 [n]."""
+    held: bytes = b""
+    """The same in the dtypes of the model."""
+    exact: bytes = b""
+    """The coded tensors of ``version`` as the server has it."""
     raw: bytes = b""
     deltas: dict[int, bytes] = field(default_factory=dict)
     """Packet that leads from version v - 1 to v, for the latest versions."""
     _whole: bytes | None = None
 
-    def advance(self, flat: F32, raw: bytes, spec: str) -> int:
-        """Make ``flat`` float32 [n] the current model, to be sent in codec ``spec``.
+    def advance(self, arrays: Mapping[str, Array], spec: str) -> int:
+        """Make ``arrays`` the current model, to be sent in codec ``spec``.
 
-        Returns its version; the same one when the model has not changed.
+        Returns its version; the same one when the model has not changed. Raises NonFiniteError
+        for a model with NaN or infinite values.
         """
-        if self.exact is not None and raw == self.raw and np.array_equal(flat, self.exact):
+        exact, raw = self.schema.split_exact(arrays)
+        if self.sent is not None and raw == self.raw and exact == self.exact:
             return self.version
         codec, version = parse(spec), self.version + 1
+        flat, _ = self.schema.split(arrays)
         if self.sent is None or not codec.stages:
+            check_finite(flat)
             self.deltas.clear()
-            self.sent = flat.copy()
+            self.sent, self.held = flat, exact
         else:
             rng = rng_for(self.seed, "downlink", version)
             body = codec.encode(flat - self.sent, self.schema.layout, rng)
             step = codec.decode(body, self.schema.n, self.schema.layout).dense()
-            self.sent = self.sent + step
+            stepped = self.schema.join(self.sent + step, raw)
+            self.held, _ = self.schema.split_exact(stepped)
+            self.sent, _ = self.schema.split(stepped)
             self.deltas[version] = self._pack(Kind.DELTA, codec.spec, self.version, body, raw)
             self.deltas.pop(version - self.ring_versions, None)
-        self.exact, self.raw, self.version, self._whole = flat.copy(), raw, version, None
+        self.exact, self.raw, self.version, self._whole = exact, raw, version, None
         return version
 
     def payload(self, held_version: int) -> bytes:
@@ -71,24 +80,25 @@ class Downlink:
         if self.sent is None:
             raise ValueError("no model to send: advance() comes first")
         if self._whole is None:
-            body = parse("none").encode(self.sent, self.schema.layout, rng_for(0))
-            packet = self._pack(Kind.MODEL, "none", 0, body, self.raw, self.version)
+            packet = self._pack(Kind.MODEL, "none", 0, self.held, self.raw, self.version)
             self._whole = pack_frames([packet])
         return self._whole
 
     def tensors(self) -> dict[str, Array]:
         """What a checkpoint must hold, as arrays."""
-        if self.sent is None or self.exact is None:
+        if self.sent is None:
             return {}
-        ring = {f"delta.{v}": np.frombuffer(d, np.uint8) for v, d in self.deltas.items()}
-        raw = np.frombuffer(self.raw, np.uint8)
-        return {"sent": self.sent, "exact": self.exact, "raw": raw, **ring}
+        ring = {f"delta.{version}": packet for version, packet in self.deltas.items()}
+        parts = {"held": self.held, "exact": self.exact, "raw": self.raw, **ring}
+        return {name: np.frombuffer(data, np.uint8) for name, data in parts.items()}
 
     def restore(self, version: int, tensors: Mapping[str, Array]) -> None:
         """Continue from what ``tensors()`` gave when ``version`` was the current one."""
         self.version, self._whole = version, None
-        self.sent, self.exact = tensors["sent"].copy(), tensors["exact"].copy()
-        self.raw = tensors["raw"].tobytes()
+        self.held, self.exact, self.raw = (
+            tensors[name].tobytes() for name in ("held", "exact", "raw")
+        )
+        self.sent, _ = self.schema.split(self.schema.join_exact(self.held, self.raw))
         self.deltas = {
             int(name.removeprefix("delta.")): array.tobytes()
             for name, array in sorted(tensors.items())

@@ -13,9 +13,8 @@ from fedsys._flwr_private import CLIENT_APP_RAISED_EXCEPTION, Run
 from fedsys.config.schema import CodecConfig
 from fedsys.errors import WireError
 from fedsys.middleware.control import RECORD, unwrap
-from fedsys.middleware.server import ServerCodec
+from fedsys.middleware.server import Received, ServerCodec
 from fedsys.types import F32
-from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
 
 
@@ -115,24 +114,26 @@ class CodecGrid(Grid):
         if found is None:
             return reply
         try:
-            received = self._codec.receive(reply.content, version, self._config.uplink)
+            received = self._codec.receive(reply.content, version, self._config.uplink, sent)
         except WireError as error:
             reason = f"update of node {node} refused: {error}"
             return _error_reply(reply, reason)
         self._codec.accept(node, version)
-        flat = sent.copy()
-        received.update.add_to(flat, 1.0)
         content = reply.content.copy()
         content.pop(RECORD, None)
-        content[found[0]] = self._record(flat, received.raw)
+        content[found[0]] = self._record(sent, received)
         reply.content = content
         return reply
 
-    def _record(self, flat: F32, raw: dict[str, Values]) -> ArrayRecord:
+    def _record(self, sent: F32, received: Received) -> ArrayRecord:
+        """The model that the client trained, as it would have sent it without codecs."""
         if self._codec is None:
             raise ValueError("nothing was sent yet")
-        schema = self._codec.schema
-        arrays = schema.join(flat, bytes(schema.raw_n_bytes)) | raw
+        arrays = received.exact
+        if arrays is None:
+            flat, schema = sent.copy(), self._codec.schema
+            received.update.add_to(flat, 1.0)
+            arrays = schema.join(flat, bytes(schema.raw_n_bytes)) | received.raw
         return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 

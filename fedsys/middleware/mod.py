@@ -5,22 +5,23 @@ records; what crosses the network is one packet each way. A message from a serve
 ``CodecGrid`` passes through untouched.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
-from fedsys.codecs._base import sum_of_squares
+from fedsys.codecs._base import Dense, all_finite, check_finite, sum_of_squares
 from fedsys.codecs._chain import parse_received
-from fedsys.codecs._feedback import encode_with_feedback
+from fedsys.codecs._feedback import Feedback, encode_with_feedback
 from fedsys.errors import WireError
 from fedsys.middleware.control import RECORD, Control, unwrap, wrap
 from fedsys.middleware.store import ClientStore, HeldModel, NodeState, Pending
 from fedsys.rng import rng_for
 from fedsys.types import F32
 from fedsys.wire.packet import Kind, Packet, kind_of, pack, unpack, unpack_frames
+from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
 
 MAX_FRAMES = 1024
@@ -77,17 +78,18 @@ def receive(data: bytes, held_version: int, store: ClientStore) -> tuple[int, He
             raise WireError(f"model {version} cannot take a packet based on {packet.base_version}")
         codec = parse_received(packet.spec)
         step = codec.decode(packet.body, packet.n, model.schema.layout).dense()
-        version, model = (
-            packet.version,
-            HeldModel(model.schema, model.flat + step, bytes(packet.raw)),
-        )
+        stepped = model.schema.join(model.flat() + step, packet.raw)
+        version, model = packet.version, HeldModel.of(model.schema, stepped)
     return version, model
 
 
 def _whole(packet: Packet) -> tuple[int, HeldModel]:
-    schema = Schema.from_bytes(packet.schema)
-    values = parse_received(packet.spec).decode(packet.body, packet.n, schema.layout).dense()
-    return packet.version, HeldModel(schema, values, bytes(packet.raw))
+    if packet.spec != "none":
+        raise WireError(f"a whole model in codec '{packet.spec[:80]}', expected 'none'")
+    model = HeldModel(Schema.from_bytes(packet.schema), bytes(packet.body), bytes(packet.raw))
+    if not all_finite(model.flat()):
+        raise WireError("the model holds NaN or infinite values")
+    return packet.version, model
 
 
 def _encode_reply(
@@ -99,16 +101,22 @@ def _encode_reply(
 ) -> None:
     """Replace the trained tensors in ``content`` by one packet, and remember what it left out."""
     version, model = received
-    name, flat, raw = _trained(content, model.schema)
-    codec = parse_received(control.uplink)
+    name, trained = _trained(content, model.schema)
     state = store.load(node)
     base = NodeState(held_version=state.held_version)
     if control.feedback:
         base = state.settled(
             version=version, acked_version=control.acked_version, decay=control.decay
         )
-    rng = rng_for(control.seed, "uplink", node, version)
-    made = encode_with_feedback(codec, flat - model.flat, base.residual, model.schema.layout, rng)
+    codec = parse_received(control.uplink)
+    before = model.flat()
+    flat, raw = model.schema.split(trained)
+    if codec.stages:
+        rng = rng_for(control.seed, "uplink", node, version)
+        layout = model.schema.layout
+        made = encode_with_feedback(codec, flat - before, base.residual, layout, rng)
+    else:
+        made = _encode_exact(model.schema, before, trained, base.residual)
     if control.feedback and (codec.stages or base.residual is not None):
         pending = Pending(version=version, compensated=made.compensated, left=made.residual)
         store.save(node, replace(base, pending=pending))
@@ -125,29 +133,45 @@ def _encode_reply(
     content[name] = wrap(pack(packet))
     content[RECORD] = MetricRecord(
         {
-            "update-norm": float(np.sqrt(sum_of_squares(flat - model.flat))),
+            "update-norm": float(np.sqrt(sum_of_squares(flat - before))),
             "residual-norm": float(np.sqrt(sum_of_squares(made.residual))),
             "nmse": float(made.nmse),
         }
     )
 
 
-def _trained(content: RecordDict, schema: Schema) -> tuple[str, F32, bytes]:
-    """The record that holds the trained model, its coded values and its raw bytes."""
+def _encode_exact(
+    schema: Schema, before: F32, trained: Mapping[str, Values], residual: F32 | None
+) -> Feedback:
+    """Codec ``none``: the trained tensors in their own dtypes, what earlier codecs left added.
+
+    The server gets them bit for bit where nothing was left; a sum is rounded to their dtypes.
+    """
+    flat, raw = schema.split(trained)
+    compensated = flat - before
+    sent = trained
+    if residual is not None:
+        compensated += residual
+        sent = schema.join(before + compensated, raw)
+    check_finite(compensated)
+    decoded = schema.split(sent)[0] - before
+    body, _ = schema.split_exact(sent)
+    return Feedback(body, Dense(decoded), compensated, compensated - decoded, 0.0)
+
+
+def _trained(content: RecordDict, schema: Schema) -> tuple[str, dict[str, Values]]:
+    """The name of the record that holds the trained model, and its tensors."""
     names = [tensor.name for tensor in schema.tensors]
     for name, record in content.array_records.items():
         if list(record) == names:
-            arrays = {key: array.numpy() for key, array in record.items()}
-            flat, raw = schema.split(arrays)
-            return name, flat, raw
+            return name, {key: array.numpy() for key, array in record.items()}
     raise WireError(f"the reply holds no ArrayRecord with the {len(names)} tensors of the model")
 
 
 def _plain(content: RecordDict, name: str, model: HeldModel) -> RecordDict:
     """The content as an app without codecs would have got it."""
-    arrays = model.schema.join(model.flat, model.raw)
     plain = RecordDict({key: value for key, value in content.items() if key != RECORD})
-    plain[name] = ArrayRecord({key: Array(array) for key, array in arrays.items()})
+    plain[name] = ArrayRecord({key: Array(array) for key, array in model.arrays().items()})
     return plain
 
 

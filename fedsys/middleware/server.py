@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from fedsys.codecs._base import Update
+from fedsys.codecs._base import Dense, Update
 from fedsys.codecs._chain import parse, parse_received
 from fedsys.config.schema import CodecConfig
 from fedsys.errors import WireError
 from fedsys.middleware.control import Control, unwrap, wrap
 from fedsys.middleware.downlink import Downlink
+from fedsys.types import F32
 from fedsys.wire.packet import Kind, unpack
 from fedsys.wire.schema import Array, Schema
 
@@ -29,8 +30,10 @@ class Received:
 
     update: Update
     raw: dict[str, Array]
-    """The tensors that travelled raw: new values, not differences."""
+    """The tensors that no codec may touch: new values, not differences."""
     size_bytes: int
+    exact: dict[str, Array] | None = None
+    """All tensors as trained, bit for bit; None when a codec was used."""
 
 
 @dataclass(slots=True)
@@ -53,8 +56,7 @@ class ServerCodec:
 
     def advance(self, arrays: Mapping[str, Array], spec: str) -> int:
         """Make ``arrays`` the model that goes out next, coded by ``spec``; its version."""
-        flat, raw = self.schema.split(arrays)
-        return self.downlink.advance(flat, raw, spec)
+        return self.downlink.advance(arrays, spec)
 
     def records_for(self, node: int, uplink: str) -> tuple[ArrayRecord, ConfigRecord]:
         """The model for ``node`` as a packet, and the words that go with it."""
@@ -69,11 +71,14 @@ class ServerCodec:
         )
         return wrap(self.downlink.payload(self.held.get(node, 0))), control.to_record()
 
-    def receive(self, content: RecordDict, version: int, uplink: str) -> Received:
+    def receive(
+        self, content: RecordDict, version: int, uplink: str, base: F32 | None = None
+    ) -> Received:
         """Check and decode a reply to model ``version``, asked for in codec ``uplink``.
 
-        Raises WireError for anything that is not exactly that. Nothing is remembered: call
-        ``accept`` once the update was used.
+        ``base`` float32 [n] is what the client got as that version, ``downlink.sent`` of then;
+        None is the current one. Raises WireError for anything that is not exactly that. Nothing
+        is remembered: call ``accept`` once the update was used.
         """
         found = unwrap(content)
         if found is None:
@@ -88,11 +93,16 @@ class ServerCodec:
             )
         if packet.spec != parse(uplink).spec:
             raise WireError(f"codec '{packet.spec}', asked for '{uplink}'")
-        codec = parse_received(packet.spec, trusted=(packet.spec,))
-        update = codec.decode(packet.body, packet.n, schema.layout)
+        exact = None
+        if packet.spec == "none":
+            exact = schema.join_exact(packet.body, packet.raw)
+            update: Update = Dense(schema.split(exact)[0] - self._base(version, base))
+        else:
+            codec = parse_received(packet.spec, trusted=(packet.spec,))
+            update = codec.decode(packet.body, packet.n, schema.layout)
         if not np.isfinite(update.norm2()):
             raise WireError("the update is not finite")
-        return Received(update, self._raw(packet.raw), len(data))
+        return Received(update, self._raw(packet.raw), len(data), exact)
 
     def seen(self, node: int, version: int) -> None:
         """``node`` has answered to model ``version``, so it holds it."""
@@ -106,6 +116,13 @@ class ServerCodec:
     def accept(self, node: int, version: int) -> None:
         """The update of ``node`` based on ``version`` was used; it may commit its residual."""
         self.acked[node] = version
+
+    def _base(self, version: int, base: F32 | None) -> F32:
+        if base is None and version == self.downlink.version:
+            base = self.downlink.sent
+        if base is None:
+            raise ValueError(f"an update of model {version} in codec none needs that model")
+        return base
 
     def _raw(self, raw: bytes | memoryview) -> dict[str, Array]:
         if not self.schema.raw_n_bytes:

@@ -6,6 +6,7 @@ them. Every file is replaced in one step: a reader sees the old one or the new o
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +62,24 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class HeldModel:
-    """A model as received: coded values, raw bytes, and what they mean."""
+    """A model as received: its coded and raw tensors in their own dtypes, and what they mean."""
 
     schema: Schema
-    flat: F32
+    exact: bytes
     raw: bytes
+
+    @classmethod
+    def of(cls, schema: Schema, arrays: Mapping[str, Array]) -> "HeldModel":
+        """The model that ``arrays`` make."""
+        return cls(schema, *schema.split_exact(arrays))
+
+    def arrays(self) -> dict[str, Array]:
+        """All tensors, bit for bit."""
+        return self.schema.join_exact(self.exact, self.raw)
+
+    def flat(self) -> F32:
+        """The coded values float32 [n]."""
+        return self.schema.split(self.arrays())[0]
 
 
 class ClientStore:
@@ -112,8 +126,8 @@ class ClientStore:
         try:
             with safe_open(self._model_path(version), framework="numpy") as file:
                 schema = Schema.from_bytes(file.get_tensor("schema").tobytes())
-                flat: F32 = file.get_tensor("flat")
-                return HeldModel(schema, flat, file.get_tensor("raw").tobytes())
+                exact, raw = (file.get_tensor(name).tobytes() for name in ("exact", "raw"))
+                return HeldModel(schema, exact, raw)
         except (FileNotFoundError, SafetensorError):
             return None
 
@@ -121,19 +135,16 @@ class ClientStore:
         """Keep the model, and forget versions that the server will never build upon again."""
         path = self._model_path(version)
         if not path.exists():
-            arrays: dict[str, Array] = {
-                "schema": np.frombuffer(model.schema.to_bytes(), np.uint8),
-                "raw": np.frombuffer(model.raw, np.uint8),
-                "flat": model.flat,
-            }
+            parts = {"schema": model.schema.to_bytes(), "exact": model.exact, "raw": model.raw}
+            arrays = {name: np.frombuffer(data, np.uint8) for name, data in parts.items()}
             self._replace(path, arrays, {})
             for old in self._folder.glob("model-*.safetensors"):
                 if int(old.stem.removeprefix("model-")) < oldest_version:
                     old.unlink(missing_ok=True)
 
-    def _replace(self, path: Path, arrays: dict[str, Array], metadata: dict[str, str]) -> None:
+    def _replace(self, path: Path, arrays: Mapping[str, Array], metadata: dict[str, str]) -> None:
         part = path.with_suffix(f".{os.getpid()}.part")
-        save_file(arrays, part, metadata=metadata)
+        save_file(dict(arrays), part, metadata=metadata)
         if self._durable:
             with part.open("rb") as file:
                 os.fsync(file.fileno())

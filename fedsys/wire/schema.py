@@ -59,6 +59,11 @@ class TensorSpec:
         """The little-endian numpy dtype in which the elements are stored."""
         return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype).newbyteorder("<")
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the elements as they are stored."""
+        return self.size * self.storage.itemsize
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -130,24 +135,25 @@ class Schema:
     def raw_n_bytes(self) -> int:
         """Bytes of the tensors that travel raw."""
         pairs = zip(self.tensors, self.coded, strict=True)
-        return sum(t.size * t.storage.itemsize for t, coded in pairs if not coded)
+        return sum(t.n_bytes for t, coded in pairs if not coded)
 
     @cached_property
     def digest(self) -> bytes:
         """Eight bytes that agree exactly when names, shapes, dtypes and rule do."""
         return hashlib.blake2b(self.to_bytes(), digest_size=8).digest()
 
+    @cached_property
+    def exact_n_bytes(self) -> int:
+        """Bytes of the coded tensors in their own dtypes."""
+        pairs = zip(self.tensors, self.coded, strict=True)
+        return sum(t.n_bytes for t, coded in pairs if coded)
+
     def split(self, arrays: Mapping[str, Array]) -> tuple[F32, bytes]:
         """Coded values float32 [n] and the raw tensors' bytes; ``arrays`` are not modified."""
         flat = np.empty(self.n, np.float32)
         raw, at = [], 0
         for tensor, coded in zip(self.tensors, self.coded, strict=True):
-            array = arrays[tensor.name]
-            if array.shape != tensor.shape or array.dtype != tensor.storage.newbyteorder("="):
-                raise ValueError(
-                    f"tensor '{tensor.name}' is {array.dtype} {array.shape}, "
-                    f"the schema says {tensor.dtype} {tensor.shape}"
-                )
+            array = _checked(arrays[tensor.name], tensor)
             if coded:
                 with np.errstate(over="ignore"):
                     flat[at : at + tensor.size] = _widen(array, tensor).reshape(-1)
@@ -169,10 +175,30 @@ class Schema:
                 arrays[tensor.name] = _narrow(flat[at : at + tensor.size], tensor)
                 at += tensor.size
             else:
-                values = np.frombuffer(raw, tensor.storage, tensor.size, raw_at)
-                native = values.astype(tensor.storage.newbyteorder("="))
-                arrays[tensor.name] = native.reshape(tensor.shape)
-                raw_at += values.nbytes
+                arrays[tensor.name] = _read_array(raw, tensor, raw_at)
+                raw_at += tensor.n_bytes
+        return arrays
+
+    def split_exact(self, arrays: Mapping[str, Array]) -> tuple[bytes, bytes]:
+        """Bytes of the coded tensors and of the raw ones, each in its own dtype."""
+        parts: dict[bool, list[bytes]] = {True: [], False: []}
+        for tensor, coded in zip(self.tensors, self.coded, strict=True):
+            array = _checked(arrays[tensor.name], tensor)
+            parts[coded].append(np.ascontiguousarray(array, tensor.storage).tobytes())
+        return b"".join(parts[True]), b"".join(parts[False])
+
+    def join_exact(self, exact: bytes | memoryview, raw: bytes | memoryview) -> dict[str, Array]:
+        """New arrays from what ``split_exact`` gave, bit for bit; the bytes are untrusted."""
+        if len(exact) != self.exact_n_bytes or len(raw) != self.raw_n_bytes:
+            raise WireError(
+                f"{len(exact)} and {len(raw)} bytes of tensors, the model has "
+                f"{self.exact_n_bytes} and {self.raw_n_bytes}"
+            )
+        arrays: dict[str, Array] = {}
+        at = {True: 0, False: 0}
+        for tensor, coded in zip(self.tensors, self.coded, strict=True):
+            arrays[tensor.name] = _read_array(exact if coded else raw, tensor, at[coded])
+            at[coded] += tensor.n_bytes
         return arrays
 
     def to_bytes(self) -> bytes:
@@ -216,6 +242,22 @@ class Schema:
 def is_norm(module: str) -> bool:
     """Whether a module of that name is a normalisation layer by custom."""
     return _NORM_MODULE.fullmatch(module.lower()) is not None
+
+
+def _checked(array: Array, tensor: TensorSpec) -> Array:
+    """The array itself, which must be what the schema says."""
+    if array.shape != tensor.shape or array.dtype != tensor.storage.newbyteorder("="):
+        raise ValueError(
+            f"tensor '{tensor.name}' is {array.dtype} {array.shape}, "
+            f"the schema says {tensor.dtype} {tensor.shape}"
+        )
+    return array
+
+
+def _read_array(data: bytes | memoryview, tensor: TensorSpec, at: int) -> Array:
+    """A copy of the tensor whose elements start at byte ``at``."""
+    values = np.frombuffer(data, tensor.storage, tensor.size, at)
+    return values.astype(tensor.storage.newbyteorder("=")).reshape(tensor.shape)
 
 
 def _widen(array: Array, tensor: TensorSpec) -> Array:
