@@ -1,33 +1,37 @@
 """Where simulated clients compute: in this process, or in persistent worker processes.
 
-Each worker has one thread and serves any client, so results do not depend on how many there are.
-A client's ``context.state`` travels with its message, as it does in a real SuperNode.
+Each worker serves any client, and what a client does depends on its message and its state alone,
+so results do not depend on how many workers there are. A client's ``context.state`` travels with
+its message, as it does in a real SuperNode.
 """
 
+import copy
 import importlib
 import multiprocessing
+import os
+import signal
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from flwr.app import Context, Message, RecordDict
-from threadpoolctl import threadpool_limits
+from flwr.app import Context, Error, Message, RecordDict
 
-from fedsys._flwr_private import set_task_identity
+from fedsys._flwr_private import CLIENT_APP_RAISED_EXCEPTION, set_task_identity
 from fedsys.errors import FedsysError
 from fedsys.types import NodeConfig, RunConfig
 
-Handler = Callable[[Message, Context], Message]
-Answer = tuple[Message, RecordDict]
+Handler = Callable[[Message, Context], object]
+Answer = tuple[Message, RecordDict | None]
 
-RETRIES = 3
-"""Times that a message is tried again after its worker process died."""
+ATTEMPTS = 3
+"""Times that a message is given to a worker process before it is blamed for their deaths."""
 
 
 class WorkerDied(FedsysError):
-    """A worker process was killed again and again while it served one message."""
+    """Worker processes do not start, or died again and again while they served one message."""
 
 
 class Pool:
@@ -45,7 +49,10 @@ class Pool:
     ) -> None:
         """``workers`` = 1 computes in this process. ``warm_up`` is a ``module:function`` that
         each worker calls once with the run config, e.g. to load the data.
+
+        Raises what the import of the app raises, and WorkerDied when no worker comes up.
         """
+        _load(app)
         self._app = app
         self._workers = workers
         self._run_config = run_config
@@ -53,7 +60,10 @@ class Pool:
         self._run_id = run_id
         self._warm_up = warm_up
         self._states: dict[int, RecordDict] = {}
+        self._latest: dict[int, _Reply] = {}
         self._executor = self._start() if workers > 1 else None
+        if self._executor is not None:
+            self._check_start(self._executor)
 
     def __enter__(self) -> Self:
         return self
@@ -65,20 +75,26 @@ class Pool:
         trace: TracebackType | None,
     ) -> None:
         if self._executor is not None:
+            # Private, and gone after shutdown; Python 3.14 has terminate_workers for this.
+            processes = list(self._executor._processes.values())
             self._executor.shutdown(wait=kind is None, cancel_futures=True)
+            for process in processes if kind is not None else []:
+                process.kill()
+                process.join()
 
     def submit(self, messages: Sequence[Message]) -> list[Future[Message]]:
         """Start computing; the futures of the replies, in order.
 
-        A future whose worker process died is tried again by whoever asks for its result.
+        A future's ``result`` is an error reply where the client raised. It is to be asked for in
+        this thread: that is when a message whose worker died is given to another one. A node's
+        previous message is waited for first, because its state is needed.
         """
-        jobs = [(message, self._context(message)) for message in messages]
         if self._executor is None:
-            return [self._inline(message, context) for message, context in jobs]
-        return [_Retried(self, message, context) for message, context in jobs]
+            return [self._inline(message) for message in messages]
+        return [self._hand_over(message) for message in messages]
 
     def start_job(self, message: Message, context: Context) -> Future[Answer]:
-        """Hand one message to a worker, replacing the workers if they are broken."""
+        """Hand one message to a worker, replacing all workers if one of them has died."""
         if self._executor is None:
             raise ValueError("this pool has no worker processes")
         try:
@@ -91,8 +107,22 @@ class Pool:
     def keep(self, node_id: int, answer: Answer) -> Message:
         """Store the node's state for its next message; the reply."""
         reply, state = answer
-        if state:
+        if state is not None:
             self._states[node_id] = state
+        return reply
+
+    def _inline(self, message: Message) -> Future[Message]:
+        context = self._context(message)
+        future: Future[Message] = Future()
+        future.set_result(self.keep(context.node_id, _serve(self._app, message, context)))
+        return future
+
+    def _hand_over(self, message: Message) -> Future[Message]:
+        previous = self._latest.get(message.metadata.dst_node_id)
+        if previous is not None:
+            previous.exception()
+        reply = _Reply(self, message, self._context(message))
+        self._latest[message.metadata.dst_node_id] = reply
         return reply
 
     def _context(self, message: Message) -> Context:
@@ -101,19 +131,10 @@ class Pool:
             run_id=self._run_id,
             node_id=node_id,
             node_config=dict(self._node_configs[node_id]),
-            state=self._states.get(node_id, RecordDict()),
+            # A copy also in this process: what a client changes before it raises is not kept.
+            state=copy.deepcopy(self._states.get(node_id, RecordDict())),
             run_config=dict(self._run_config),
         )
-
-    def _inline(self, message: Message, context: Context) -> Future[Message]:
-        future: Future[Message] = Future()
-        try:
-            answer = _serve(self._app, message, context)
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(self.keep(context.node_id, answer))
-        return future
 
     def _start(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
@@ -123,27 +144,60 @@ class Pool:
             initargs=(self._app, self._run_id, self._warm_up, dict(self._run_config)),
         )
 
+    @staticmethod
+    def _check_start(executor: ProcessPoolExecutor) -> None:
+        """Find out now, not at every client's message, that workers cannot start."""
+        try:
+            executor.submit(os.getpid).result()
+        except BrokenProcessPool as error:
+            raise WorkerDied(
+                "worker processes do not start, the reason is printed above; a script that uses "
+                "more than one worker must be guarded by: if __name__ == '__main__'"
+            ) from error
 
-class _Retried(Future[Message]):
-    """The reply to one message; computed anew when the worker that had it dies."""
+
+class _Reply(Future[Message]):
+    """The reply to one message, computed anew when the worker that had it dies.
+
+    One at a time, as results are asked for: a message that kills its workers then takes no
+    other message down with it more than once.
+    """
 
     def __init__(self, pool: Pool, message: Message, context: Context) -> None:
         super().__init__()
         self._pool, self._message, self._context = pool, message, context
-        self._job = pool.start_job(message, context)
+        self._job: Future[Answer] | None = pool.start_job(message, context)
 
     def result(self, timeout: float | None = None) -> Message:
-        """The reply, or whatever the client raised; WorkerDied after three dead workers."""
-        for _ in range(RETRIES):
+        """The reply; WorkerDied after three dead workers."""
+        self._settle(timeout)
+        return super().result()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What ``result`` would raise, or None."""
+        self._settle(timeout)
+        return super().exception()
+
+    def _settle(self, timeout: float | None) -> None:
+        node_id = self._context.node_id
+        for attempt in range(ATTEMPTS):
+            if self._job is None:
+                return
             try:
-                return self._pool.keep(self._context.node_id, self._job.result(timeout))
+                self.set_result(self._pool.keep(node_id, self._job.result(timeout)))
+                self._job = None
             except BrokenProcessPool:
-                self._job = self._pool.start_job(self._message, self._context)
-        raise WorkerDied(f"worker processes died {RETRIES} times at node {self._context.node_id}")
+                if attempt + 1 < ATTEMPTS:
+                    self._job = self._pool.start_job(self._message, self._context)
+        if self._job is not None:
+            self._job = None
+            reason = f"worker processes died {ATTEMPTS} times at a message to node {node_id}"
+            self.set_exception(WorkerDied(reason))
 
 
 def _prepare(app: str, run_id: int, warm_up: str | None, run_config: RunConfig) -> None:
-    threadpool_limits(1)
+    # Ctrl-C reaches every process of the terminal; what it means is for the parent to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_task_identity(run_id)
     _load(app)
     if warm_up is not None:
@@ -151,11 +205,22 @@ def _prepare(app: str, run_id: int, warm_up: str | None, run_config: RunConfig) 
 
 
 def _serve(app: str, message: Message, context: Context) -> Answer:
+    """The reply and the state to keep; an error reply, and none, where the client raised.
+
+    The text of the exception is made here, since not every exception can be pickled.
+    """
     handler: Handler = _load(app)
-    return handler(message, context), context.state
+    try:
+        reply = handler(message, context)
+        if not isinstance(reply, Message):
+            raise TypeError(f"the app returned a {type(reply).__name__}, not a Message")
+        return reply, context.state
+    except (Exception, SystemExit):
+        error = Error(CLIENT_APP_RAISED_EXCEPTION, traceback.format_exc())
+        return Message(error, reply_to=message), None
 
 
-def _load(name: str) -> Callable[..., Message]:
+def _load(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
-    loaded: Callable[..., Message] = getattr(importlib.import_module(module), attribute)
+    loaded: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return loaded
