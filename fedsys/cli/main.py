@@ -10,6 +10,7 @@ import click
 import typer
 
 from fedsys import __version__
+from fedsys.cli.codecs import codecs_app
 from fedsys.cli.compare import compare_command
 from fedsys.cli.listing import list_command
 from fedsys.cli.report import report
@@ -26,6 +27,7 @@ app.command()(simulate)
 app.command("compare")(compare_command)
 app.command()(report)
 app.command("list")(list_command)
+app.add_typer(codecs_app, name="codecs")
 
 
 def _show_version(wanted: bool) -> None:
