@@ -1,8 +1,8 @@
 """From a stream of updates to one step of the global model, in memory of one model.
 
-Weights are proportional to examples (FedAvg). Where local steps differ within a cohort, updates
-are normalised by them (FedNova, Wang et al. 2020): the step is (sum p tau) * sum p u / tau, so that
-a client is not heard louder because it was asked to do more.
+Weights are proportional to examples (FedAvg). Where a controller gives clients unequal work,
+updates are normalised by their local steps (FedNova, Wang et al. 2020): the step is
+(sum p tau) * sum p u / tau, so that nobody is heard louder for having been asked to do more.
 """
 
 from collections.abc import Mapping
@@ -60,18 +60,23 @@ class Mean:
         return sum_of_squares(self._sum) / self.weight / self._energy
 
     def raw(self) -> dict[str, Array]:
-        """The raw tensors: floats averaged by examples; integers and booleans the largest seen."""
+        """The raw tensors: integers and booleans the largest seen, floats the mean as float64."""
         return {
-            name: array if array.dtype.kind in "biu" else (array / self.weight).astype(array.dtype)
-            for name, array in self._raw.items()
+            name: total if _is_exact(total) else np.asarray(total / self.weight)
+            for name, total in self._raw.items()
         }
 
 
 def _merged(total: Array | None, array: Array, examples: int) -> Array:
-    if array.dtype.kind in "biu":
-        return array if total is None else np.maximum(total, array)
-    scaled: Array = array * examples
-    return scaled if total is None else total + scaled
+    if _is_exact(array):
+        return array if total is None else np.asarray(np.maximum(total, array))
+    # In float64: float16 would overflow when multiplied by a number of examples.
+    scaled = np.asarray(array.astype(np.float64) * examples)
+    return scaled if total is None else np.asarray(total + scaled)
+
+
+def _is_exact(array: Array) -> bool:
+    return array.dtype.kind in "biu"
 
 
 @dataclass(slots=True)

@@ -88,6 +88,11 @@ class Controller(Protocol[S]):
         """Whether plans may name other codecs than the experiment file's."""
         ...
 
+    @property
+    def fednova(self) -> bool:
+        """Whether updates are divided by their local steps before they are averaged."""
+        ...
+
     def start(self, scene: Scene) -> S:
         """The state before the first round."""
         ...

@@ -1,83 +1,89 @@
 """What a server learns about a node from its replies: two link lines and a step time.
 
-A transfer of b bytes is taken to cost floor + b * slope seconds. Both are fitted per node and
-direction to decayed sums of what was measured; a measurement that is off by more than a factor of
-two starts the fit anew, because then the link itself has changed.
+A transfer of b bytes is taken to cost floor + b * slope seconds. Both are fitted, per node and
+direction, to one remembered time for each kind of size; a time that no such line could explain
+starts the fit anew, because then the link itself has changed.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from fedsys.types import ClientReport
 
 FORGET = 0.7
 """Weight of the past against each new measurement."""
 CHANGE_FACTOR = 2.0
+SAME_SIZE_FACTOR = 1.5
+"""Sizes closer than this are one kind of size and share one remembered time."""
 FLOOR_SHARE = 0.3
 """Part of a transfer's time that is taken for its floor while only one size has been seen."""
+MIN_SLOPE_SHARE = 0.001
+"""Part of a transfer's time that depends on its size even where nothing of that was seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """seconds = floor + slope * bytes, from decayed sums over measurements."""
+    """seconds = floor + slope * bytes, from measured points (bytes, seconds).
 
-    weight: float = 0.0
-    size: float = 0.0
-    time: float = 0.0
-    size_size: float = 0.0
-    size_time: float = 0.0
+    Each kind of size keeps its point however long ago it was: were old points forgotten, a node
+    that sends one size for long would no longer know what another size costs.
+    """
+
+    points: tuple[tuple[float, float], ...] = ()
 
     def seen(self, size_bytes: float, seconds: float) -> "Line":
         """The line after one more measurement."""
         if self.changed_by(size_bytes, seconds):
-            return Line().seen(size_bytes, seconds)
-        keep = FORGET if self.weight else 0.0
-        return Line(
-            keep * self.weight + 1,
-            keep * self.size + size_bytes,
-            keep * self.time + seconds,
-            keep * self.size_size + size_bytes**2,
-            keep * self.size_time + size_bytes * seconds,
-        )
+            return Line(((size_bytes, seconds),))
+        point, others = (size_bytes, seconds), []
+        for old in self.points:
+            if _are_same_size(old[0], size_bytes):
+                point = (_mixed(old[0], point[0]), _mixed(old[1], point[1]))
+            else:
+                others.append(old)
+        return Line((*others, point))
 
     def changed_by(self, size_bytes: float, seconds: float) -> bool:
-        """Whether this measurement says that the link is no longer the one fitted."""
-        if not self.weight:
+        """Whether no line through the point of the nearest size comes within a factor of two."""
+        if not self.points:
             return False
-        expected_s = self.seconds(size_bytes)
-        return seconds > CHANGE_FACTOR * expected_s or CHANGE_FACTOR * seconds < expected_s
+        size, time = min(self.points, key=lambda p: max(p[0], size_bytes) / min(p[0], size_bytes))
+        if _are_same_size(size, size_bytes):
+            least_s = most_s = time
+        else:
+            least_s, most_s = sorted((time, time * size_bytes / size))
+        return seconds > CHANGE_FACTOR * most_s or CHANGE_FACTOR * seconds < least_s
 
     def fit(self) -> tuple[float, float]:
         """(floor in seconds, slope in seconds per byte). Raises ValueError when nothing is known.
 
-        With sizes that hardly differ the slope cannot be seen; the mean time is then split by
-        ``FLOOR_SHARE``, the more so the less they differ.
+        Least squares of relative errors. From one size the slope cannot be seen; its time is then
+        split by ``FLOOR_SHARE``.
         """
-        if not self.weight:
+        if not self.points:
             raise ValueError("no measurement yet")
-        size, time = self.size / self.weight, self.time / self.weight
-        variance = max(0.0, self.size_size / self.weight - size**2)
-        covariance = self.size_time / self.weight - size * time
-        guess = (1 - FLOOR_SHARE) * time / size
-        trust = variance / (variance + (0.2 * size) ** 2)
-        slope = trust * covariance / variance + (1 - trust) * guess if variance else guess
-        slope = min(max(slope, 0.02 * time / size), time / size)
+        sizes, times = np.array(self.points).T
+        weights = 1 / np.maximum(times, 1e-9) ** 2
+        size, time = (float(np.average(values, weights=weights)) for values in (sizes, times))
+        variance = float(np.average((sizes - size) ** 2, weights=weights))
+        covariance = float(np.average((sizes - size) * (times - time), weights=weights))
+        slope = covariance / variance if variance else (1 - FLOOR_SHARE) * time / size
+        slope = min(max(slope, MIN_SLOPE_SHARE * time / size), time / size)
         return max(0.0, time - slope * size), slope
-
-    def seconds(self, size_bytes: float) -> float:
-        """Expected seconds of a transfer."""
-        floor_s, slope = self.fit()
-        return floor_s + slope * size_bytes
 
     def plus(self, other: "Line") -> "Line":
         """Both sets of measurements together."""
-        return Line(
-            self.weight + other.weight,
-            self.size + other.size,
-            self.time + other.time,
-            self.size_size + other.size_size,
-            self.size_time + other.size_time,
-        )
+        return Line(self.points + other.points)
+
+
+def _are_same_size(a_bytes: float, b_bytes: float) -> bool:
+    return max(a_bytes, b_bytes) < SAME_SIZE_FACTOR * min(a_bytes, b_bytes)
+
+
+def _mixed(old: float, new: float) -> float:
+    return FORGET * old + (1 - FORGET) * new
 
 
 PRIOR = Line().seen(100e3, 1.1).seen(10e3, 0.38)
@@ -104,7 +110,7 @@ class NodeEstimate:
             down = down.seen(report.downlink_bytes, report.download_s)
         if report.train_s is not None and report.local_steps:
             each_s = report.train_s / report.local_steps
-            step_s = each_s if step_s is None else FORGET * step_s + (1 - FORGET) * each_s
+            step_s = each_s if step_s is None else _mixed(step_s, each_s)
         return replace(self, up=up, down=down, step_s=step_s), changed
 
 
@@ -129,15 +135,15 @@ class Estimates:
         for node in self.nodes.values():
             up, down = up.plus(node.up), down.plus(node.down)
             steps += [node.step_s] if node.step_s is not None else []
-        up, down = (line if line.weight else PRIOR for line in (up, down))
+        up, down = (line if line.points else PRIOR for line in (up, down))
         step_s = sum(steps) / len(steps) if steps else PRIOR_STEP_S
         found = []
         for node_id in cohort:
             node = self.nodes.get(node_id, NodeEstimate())
             found.append(
                 (
-                    node.up if node.up.weight else up,
-                    node.down if node.down.weight else down,
+                    node.up if node.up.points else up,
+                    node.down if node.down.points else down,
                     step_s if node.step_s is None else node.step_s,
                 )
             )

@@ -1,6 +1,7 @@
 """Any controller as a Flower Strategy: the loop over rounds, its budgets and its checkpoints."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,14 +131,21 @@ class RoundBudget(Strategy):
         if self._plan is None or self._grid is None:
             raise RuntimeError("aggregate_train before configure_train")
         self._outcome = gather(
-            self._grid, self._codec, self._plan, self._messages, replies, self._sent_s
+            self._grid,
+            self._codec,
+            self._plan,
+            self._messages,
+            replies,
+            sent_s=self._sent_s,
+            fednova=self._controller.fednova,
         )
         self._step_norm = None
         if self._outcome.mean.count:
             step = self._optimizer.step(self._outcome.mean.step())
             self._step_norm = float(np.sqrt(sum_of_squares(step)))
             self._flat = self._flat + step
-            raw = self.arrays() | self._outcome.mean.raw()
+            before, mean = self.arrays(), self._outcome.mean.raw()
+            raw = {name: mean.get(name, old).astype(old.dtype) for name, old in before.items()}
             _, self._raw = self._codec.schema.split(raw)
         record = ArrayRecord({name: Array(array) for name, array in self.arrays().items()})
         return record, None
@@ -178,13 +186,8 @@ class RoundBudget(Strategy):
         self.aggregate_train(number, replies)
         if self._outcome is None:
             raise RuntimeError("nothing was gathered")
-        every = self._experiment.run.evaluate_every_rounds
-        last = number == self._experiment.run.budget.rounds
-        test = None
-        if self._evaluate is not None and (last or number % every == 0):
-            test = self._evaluate(self.arrays())
         down, up = _sent_bytes(grid)
-        return RoundRecord(
+        record = RoundRecord(
             round=number,
             plan=plan,
             reports=self._outcome.reports,
@@ -195,15 +198,18 @@ class RoundBudget(Strategy):
             train_loss=_mean(self._outcome.reports, "train_loss"),
             step_norm=self._step_norm,
             agreement=self._outcome.mean.agreement() if self._outcome.mean.count else None,
-            test_loss=_finite(test[0]) if test else None,
-            test_metric=_finite(test[1]) if test else None,
         )
+        self._uplink_bytes += record.uplink_bytes
+        every = self._experiment.run.evaluate_every_rounds
+        if self._evaluate is None or not (number % every == 0 or self._met(record)):
+            return record
+        loss, metric = self._evaluate(self.arrays())
+        return replace(record, test_loss=_finite(loss), test_metric=_finite(metric))
 
     def _advance(self, record: RoundRecord) -> None:
         self._controller_state = self._controller.observe(
             self._scene, self._controller_state, record
         )
-        self._uplink_bytes += record.uplink_bytes
         self._round = record.round
         self.stopped_by = self._met(record)
 

@@ -20,6 +20,9 @@ from strategies._aggregate import Mean
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 MAX_EXAMPLES = 1 << 40
+MAX_NORM = 1e15
+"""No training moves a model this far; sums over a cohort stay finite below it."""
+MAX_FIGURE = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ def gather(
     plan: RoundPlan,
     messages: Sequence[Message],
     replies: Iterable[Message],
+    *,
     sent_s: float,
+    fednova: bool,
 ) -> Outcome:
     """Decode and aggregate ``replies`` one by one, and report on every client of the plan.
 
@@ -50,7 +55,7 @@ def gather(
     """
     clients = {client.node_id: client for client in plan.clients}
     sent = {m.metadata.message_id: clients[m.metadata.dst_node_id] for m in messages}
-    mean = Mean(codec.schema.n, normalise=len({c.local_steps for c in plan.clients}) > 1)
+    mean = Mean(codec.schema.n, normalise=fednova)
     reports: dict[int, ClientReport] = {}
     for reply in replies:
         client = sent.pop(reply.metadata.reply_to_message_id, None)
@@ -92,12 +97,12 @@ def _take(
     try:
         metrics = _metrics(reply.content)
         received = codec.receive(reply.content, version, client.uplink)
-        _check_like(received, codec)
+        _check_size(received, codec)
     except WireError as error:
         return _report(client, sample, sent_s, reason=f"refused: {error}")
     if metrics["examples"] == 0:
         return _report(client, sample, sent_s, reason="no training examples")
-    steps = max(1, metrics["local_steps"])
+    steps = metrics["local_steps"] or client.local_steps
     mean.add(received.update, received.raw, examples=metrics["examples"], local_steps=steps)
     codec.accept(client.node_id, version)
     return _report(client, sample, sent_s, metrics=metrics)
@@ -117,14 +122,17 @@ def _metrics(content: RecordDict) -> dict[str, Any]:
     floats = {"train-loss": record, "first-loss": record, "update-norm": own}
     for key, source in (floats | {"residual-norm": own, "nmse": own}).items():
         figure = source.get(key)
-        usable = isinstance(figure, int | float) and np.isfinite(figure)
+        usable = isinstance(figure, int | float) and abs(figure) <= MAX_FIGURE
         found[key.replace("-", "_")] = float(figure) if usable else None  # type: ignore[arg-type]
     return found
 
 
-def _check_like(received: Received, codec: ServerCodec) -> None:
+def _check_size(received: Received, codec: ServerCodec) -> None:
     if received.update.n != codec.schema.n:
         raise WireError(f"{received.update.n} values, the model has {codec.schema.n}")
+    norm = float(np.sqrt(received.update.norm2()))
+    if norm > MAX_NORM:
+        raise WireError(f"the update's norm is {norm:.1e}, more than {MAX_NORM:.0e}")
 
 
 def _report(

@@ -16,6 +16,10 @@ from strategies._offers import LADDER, Offer
 WAIT_QUANTILE = 0.8
 """The node at this quantile of finishing times is the one waited for; slower ones get less work."""
 
+MIN_STEP_S = 1e-9
+"""Keeps a clock that saw no time pass from making a division by zero."""
+NEAR_SHARE = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -24,6 +28,11 @@ class Choice:
     local_steps: int
     up: Offer
     down: Offer
+
+    def is_lighter_than(self, other: "Choice") -> bool:
+        """Whether one of its codecs drops less, and neither drops more."""
+        mine, others = (self.up.bits, self.down.bits), (other.up.bits, other.down.bits)
+        return mine != others and mine[0] >= others[0] and mine[1] >= others[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,7 @@ class Cohort:
         """From (up, down, step_s) of each node."""
         up = np.array([line.fit() for line, _, _ in nodes])
         down = np.array([line.fit() for _, line, _ in nodes])
-        step_s = np.array([step for _, _, step in nodes])
+        step_s = np.array([max(MIN_STEP_S, step) for _, _, step in nodes])
         return cls(step_s, up[:, 0], up[:, 1], down[:, 0], down[:, 1])
 
     def upload_s(self, size_bytes: float) -> F64:
@@ -82,9 +91,15 @@ def best(
     downs: Sequence[Offer],
     score: Callable[[Choice], float],
 ) -> Choice:
-    """The choice with the highest score; of equals, the fewest steps and the lightest codecs."""
+    """The choice with the highest score; of those close behind it, the one that loses least.
+
+    Estimates are not exact to ``NEAR_SHARE``, while what a codec drops is dropped for sure.
+    """
     choices = (Choice(e, up, down) for e in steps for up in ups for down in downs)
-    return max(choices, key=score)
+    scores = {choice: score(choice) for choice in choices}
+    limit = (1 - NEAR_SHARE) * max(scores.values())
+    near = (choice for choice in scores if scores[choice] >= limit)
+    return max(near, key=lambda choice: (choice.up.bits + choice.down.bits, scores[choice]))
 
 
 def finer(offer: Offer) -> Offer:

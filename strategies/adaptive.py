@@ -4,6 +4,7 @@ The rule is the product of rounds and seconds per round, as in NAC-FL (2023), ta
 and both codecs together, with links and devices estimated from what replies took.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,8 +18,14 @@ from strategies._offers import BY_SPEC, LADDER, Offer
 from strategies._search import WAIT_QUANTILE, Choice, Cohort, best, finer, gain, round_s
 
 FIRST_OVERHEAD_BYTES = 2000.0
-WINDOW = 6
+WINDOW = 8
 """Rounds whose losses are compared with the same number before them to see a stall."""
+STALL_FRACTION = 0.01
+"""A loss that fell by less than this from one window to the next has stalled ..."""
+NOISE_FRACTION = 0.02
+"""... if it is known this well; noisier losses cannot tell a stall from slow progress."""
+FIRST_EPOCHS = 2
+"""Local work of the first round; later rounds at most double it, so that drift shows in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,9 @@ class State:
 
     estimates: Estimates = field(default_factory=lambda: Estimates({}))
     sizes: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """(direction, codec) to the bytes that a message took."""
+    """(direction, codec) to the bytes of an update, or of the difference of two versions."""
+    answered: Mapping[int, int] = field(default_factory=dict)
+    """Node to the last round whose model it is known to hold."""
     choice: Choice | None = None
     held_rounds: int = 0
     moved: tuple[int, ...] = ()
@@ -54,13 +63,17 @@ class Adaptive:
     """Gain of a round grows as local steps to this power (measured: four times the steps halve
     the rounds)."""
     hysteresis: float = 0.1
-    """A new choice must promise this much more before it replaces the current one."""
+    """A new choice must promise this much more before it replaces the current one, unless it
+    only compresses less and is as good."""
     choose_steps: bool = True
+    """Off: every client trains one epoch."""
     choose_uplink: bool = True
     choose_downlink: bool = True
     equalise: bool = True
     """Give slow nodes less work, so that the others need not wait."""
     deadline: bool = True
+    fednova: bool = True
+    """Divide updates by their local steps, because these differ."""
 
     def __post_init__(self) -> None:
         if self.max_epochs < 1 or not 0 <= self.steps_exponent <= 1 or self.hysteresis < 0:
@@ -89,7 +102,7 @@ class Adaptive:
             steps,
             uplink=uplinks,
             downlink=choice.down.spec,
-            deadline_s=2 * last_s + 1 if self.deadline and known else None,
+            deadline_s=3 * last_s + 1 if self.deadline and known else None,
             reason=reason,
             reasons=reasons,
         )
@@ -107,13 +120,14 @@ class Adaptive:
         learned = replace(
             state,
             estimates=estimates,
-            sizes=_sizes(state.sizes, record),
+            sizes=_sizes(state, record),
+            answered={**state.answered, **dict.fromkeys(_accepted(record), record.round)},
             choice=choice,
             held_rounds=state.held_rounds + 1 if same else 1,
             moved=tuple(moved),
             losses=(state.losses + mean)[-2 * WINDOW :],
         )
-        return self._phase(learned)
+        return self._phase(learned, _epoch(scene, nodes))
 
     def _choose(
         self, scene: Scene, state: State, nodes: Sequence[int], cohort: Cohort
@@ -134,10 +148,11 @@ class Adaptive:
         choice = best(self._steps(scene, state, nodes), ups, downs, score)
         why = "best gain per second"
         old = state.choice
-        if old is not None and choice != old and old.up in ups and old.down in downs:
-            ahead = score(choice) / score(old) - 1
+        if old is not None and choice != old and self._still_allows(state, old, ups, downs):
+            ahead = max(0.0, score(choice) / score(old) - 1)
+            needed = 0.0 if choice.is_lighter_than(old) else self.hysteresis
             settled = state.held_rounds >= 2 or bool(state.moved)
-            if ahead < self.hysteresis or not settled:
+            if ahead < needed or not settled:
                 choice, why = old, f"kept: the best other promises {100 * ahead:.0f} % more"
             elif state.moved:
                 why = f"link of {len(state.moved)} nodes changed"
@@ -151,11 +166,19 @@ class Adaptive:
             f"{raw_s - upload_s:.1f} s for {100 * lost:.0f} % less gain"
         )
 
+    def _still_allows(
+        self, state: State, choice: Choice, ups: Sequence[Offer], downs: Sequence[Offer]
+    ) -> bool:
+        """False for a choice that a stall has ruled out since."""
+        limit = state.max_steps if self.choose_steps else None
+        few_enough = limit is None or choice.local_steps <= limit
+        return choice.up in ups and choice.down in downs and few_enough
+
     def _steps(self, scene: Scene, state: State, nodes: Sequence[int]) -> list[int]:
         epoch = int(np.median([scene.steps_per_epoch(node) for node in nodes]))
         if not self.choose_steps:
             return [epoch]
-        most = state.max_steps or self.max_epochs * epoch
+        most = min(state.max_steps or 1 << 20, self.max_epochs * epoch)
         return [e for e in (2**k for k in range(20)) if e < most] + [most]
 
     def _fit(
@@ -168,7 +191,8 @@ class Adaptive:
         limit_s = float(np.quantile(finish_s, WAIT_QUANTILE))
         steps, uplinks, reasons, last_s = {}, {}, {}, 0.0
         for at, node in enumerate(nodes):
-            most = max(1, min(choice.local_steps, self.max_epochs * scene.steps_per_epoch(node)))
+            epoch = scene.steps_per_epoch(node)
+            most = min(choice.local_steps, self.max_epochs * epoch) if self.choose_steps else epoch
             offer, upload_s, why = choice.up, float(up_s[at]), ""
             if self.equalise and finish_s[at] > limit_s * 1.05:
                 if self.choose_uplink:
@@ -189,21 +213,34 @@ class Adaptive:
         gap = len(scene.examples) / scene.cohort
         return min(whole, gap * _size(scene, state, "down", offer))
 
-    def _phase(self, state: State) -> State:
+    def _phase(self, state: State, epoch: int) -> State:
         """After a stall: half the steps and finer codecs, and the losses count from here."""
-        if len(state.losses) < 2 * WINDOW or state.choice is None:
-            return state
-        before, after = np.mean(state.losses[:WINDOW]), np.mean(state.losses[WINDOW:])
-        if after < 0.99 * before:
+        if state.choice is None or not _stalled(state.losses):
             return state
         lighter = LADDER.index(finer(state.choice.up)) if self.choose_uplink else state.hardest
         hardest = max(lighter, LADDER.index(BY_SPEC["int8"]))
         return replace(
             state,
             losses=(),
-            max_steps=max(1, state.choice.local_steps // 2),
+            max_steps=max(min(epoch, state.choice.local_steps), state.choice.local_steps // 2),
             hardest=min(state.hardest, hardest),
         )
+
+
+def _epoch(scene: Scene, nodes: Sequence[int]) -> int:
+    """Local steps of one epoch at the median node."""
+    return int(np.median([scene.steps_per_epoch(node) for node in nodes]))
+
+
+def _stalled(losses: Sequence[float]) -> bool:
+    """Whether the later half of two windows is no better, and that is not just noise."""
+    if len(losses) < 2 * WINDOW:
+        return False
+    before, after = np.array(losses[:WINDOW]), np.array(losses[WINDOW:])
+    error = math.sqrt((before.var(ddof=1) + after.var(ddof=1)) / WINDOW)
+    level = float(before.mean())
+    known = error < NOISE_FRACTION * level
+    return known and float(after.mean()) > (1 - STALL_FRACTION) * level
 
 
 def _offer(spec: str) -> Offer:
@@ -224,17 +261,24 @@ def _size(scene: Scene, state: State, way: str, offer: Offer) -> float:
     return offer.size_bytes(scene.parameters, overhead)
 
 
-def _sizes(
-    sizes: Mapping[tuple[str, str], float], record: RoundRecord
-) -> dict[tuple[str, str], float]:
-    seen = dict(sizes)
+def _accepted(record: RoundRecord) -> list[int]:
+    return [report.node_id for report in record.reports if report.accepted]
+
+
+def _sizes(state: State, record: RoundRecord) -> dict[tuple[str, str], float]:
+    seen = dict(state.sizes)
     uplink = {client.node_id: client.uplink for client in record.plan.clients}
     for spec in set(uplink.values()):
         found = [r.uplink_bytes for r in record.reports if r.accepted and uplink[r.node_id] == spec]
         if found:
             seen["up", spec] = float(np.median(found))
-    down = [r.downlink_bytes for r in record.reports if r.downlink_bytes]
-    if down and record.round > 1:
+    # A node gets one difference per version that it lacks; one that is new gets the whole model.
+    down = [
+        r.downlink_bytes / (record.round - state.answered[r.node_id])
+        for r in record.reports
+        if r.downlink_bytes and r.node_id in state.answered
+    ]
+    if down:
         seen["down", record.plan.downlink] = float(np.min(down))
     return seen
 

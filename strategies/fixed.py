@@ -11,12 +11,14 @@ from strategies._base import Scene
 class Fixed:
     """Train ``local_epochs`` epochs, or ``local_steps`` steps, with the codecs of the file.
 
-    With one epoch and codec ``none`` this is plain FedAvg.
+    With one epoch and codec ``none`` this is plain FedAvg. With ``fednova`` updates are divided by
+    their local steps before they are averaged.
     """
 
     local_epochs: int = 1
     local_steps: int | None = None
     """Steps for every client alike, in place of epochs."""
+    fednova: bool = False
 
     def __post_init__(self) -> None:
         for name in ("local_epochs", "local_steps"):
