@@ -13,7 +13,10 @@ from fedsys.codecs._levels import MANTISSA, Quantizer
 from fedsys.types import F32, I64
 
 _OFFSETS = (0.5, 0.44, 0.38, 0.32, 0.26, 0.2, 0.14)
-_BISECTIONS = 15
+_TRIES = 16
+_CLOSE_FRACTION = 5e-4
+"""A step whose rate falls short of the budget by no more than this is not improved upon."""
+
 _FINEST_STEP = 2.0**-26
 _BUCKETS = 8 * 32
 
@@ -44,10 +47,18 @@ class SortedSample:
         self.top = float(wide[-1])
 
     def fit(self, bits: float) -> Trial:
-        """The quantizer of least error among those that take about ``bits`` per value."""
-        trials = [self._at_rate(offset, bits) for offset in _OFFSETS]
-        affordable = [trial for trial in trials if trial.bits <= 1.01 * bits] or trials
-        return min(affordable, key=lambda trial: trial.error)
+        """The quantizer of least error among those that take about ``bits`` per value.
+
+        The error falls, then rises as the zero bin widens, so the first rise ends the search.
+        """
+        best = self._at_rate(_OFFSETS[0], bits)
+        for offset in _OFFSETS[1:]:
+            trial = self._at_rate(offset, bits)
+            too_many = trial.bits > 1.01 * bits >= best.bits
+            if trial.error >= best.error or too_many:
+                break
+            best = trial
+        return best
 
     def attempt(self, quantizer: Quantizer) -> Trial:
         """Rate and error of ``quantizer`` on the sample."""
@@ -74,12 +85,24 @@ class SortedSample:
         return np.concatenate([[0], inner, [self.values.size]])
 
     def _at_rate(self, offset: float, bits: float) -> Trial:
-        """The coarsest step within ``bits``, by bisection; the largest value is never dropped."""
+        """The coarsest step within ``bits``; the largest value is never dropped.
+
+        Regula falsi (Illinois) on the logarithms of step and rate, which are nearly a line.
+        """
         low, high = np.log(self.top * _FINEST_STEP), np.log(self.top / (1 - offset) * 0.999)
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            if self.attempt(Quantizer(float(np.exp(middle)), offset)).bits > bits:
-                low = middle
+        best = self.attempt(Quantizer(float(np.exp(high)), offset))
+        over, under = np.log(26 / bits), np.log(best.bits / bits)
+        low_moved = high_moved = False
+        for _ in range(_TRIES):
+            if best.bits > (1 - _CLOSE_FRACTION) * bits:
+                break
+            middle = low + (high - low) * over / (over - under)
+            trial = self.attempt(Quantizer(float(np.exp(middle)), offset))
+            excess = np.log(trial.bits / bits)
+            if excess > 0:
+                under = under / 2 if low_moved else under
+                low, over, low_moved, high_moved = middle, excess, True, False
             else:
-                high = middle
-        return self.attempt(Quantizer(float(np.exp(high)), offset))
+                over = over / 2 if high_moved else over
+                high, under, best, high_moved = middle, excess, trial, True
+        return best
