@@ -4,6 +4,7 @@ gain(E, q) = E^p * g(q_up) * g(q_down); seconds(E, q) = download + E * step + up
 that most of the cohort waits for. Maximising their ratio is minimising rounds x seconds per round.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -72,7 +73,15 @@ def round_s(choice: Choice, cohort: Cohort, up_bytes: Size, down_bytes: Size) ->
         + choice.local_steps * cohort.step_s
         + cohort.upload_s(up_bytes(choice.up))
     )
-    return float(np.quantile(finish_s, WAIT_QUANTILE))
+    return waited_s(finish_s)
+
+
+def waited_s(finish_s: F64) -> float:
+    """The time at ``WAIT_QUANTILE``, interpolated; np.quantile takes ten times as long."""
+    ordered = np.sort(finish_s)
+    at = WAIT_QUANTILE * (len(ordered) - 1)
+    low, high = ordered[int(at)], ordered[math.ceil(at)]
+    return float(low + (at - int(at)) * (high - low))
 
 
 def gain(choice: Choice, exponent: float, feedback: bool) -> float:

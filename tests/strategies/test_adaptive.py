@@ -1,0 +1,252 @@
+"""What the controller decides in worlds whose best answer is plain, and the laws of its state."""
+
+import pytest
+
+from fedsys.errors import ConfigError
+from strategies._base import replay
+from strategies._offers import BY_SPEC, LADDER
+from strategies.adaptive import WINDOW, Adaptive
+
+HARDNESS = {offer.spec: at for at, offer in enumerate(LADDER)}
+
+
+def settled(world, scene, node, controller=None, rounds=12):
+    watched = world(controller or Adaptive(), scene(), node)
+    watched.run(rounds)
+    return watched
+
+
+def hardness(plan):
+    return HARDNESS[plan.clients[0].uplink]
+
+
+def test_replaying_the_records_gives_the_state_of_the_run_that_made_them(world, scene, node):
+    def speeds(node_id):
+        return node(up_bps=1e5 * node_id, step_s=0.005 * node_id)
+
+    here = scene(8, cohort=3)
+    watched = world(Adaptive(), here, speeds)
+    for rounds in (1, 1, 1, 5, 9):
+        watched.run(rounds)
+        assert replay(Adaptive(), here, watched.records) == watched.state
+
+
+def test_equal_states_give_equal_plans(world, scene, node):
+    one, two = (settled(world, scene, node(up_bps=3e5)) for _ in range(2))
+    assert one.plans == two.plans
+
+
+def test_the_slower_the_uplink_the_harder_the_codec(world, scene, node):
+    rates_bps = (1e15, 1e8, 1e7, 1e6, 1e5, 1e4, 1e3)
+    found = [hardness(settled(world, scene, node(up_bps=bps)).plans[-1]) for bps in rates_bps]
+    assert found == sorted(found)
+    assert found[0] == 0
+    assert found[-1] >= HARDNESS["topk(0.03)|int8"]
+
+
+def test_the_slower_the_network_the_more_steps_between_exchanges(world, scene, node):
+    steps = []
+    for bps in (1e15, 1e7, 1e6, 1e5, 1e4):
+        watched = settled(world, scene, node(up_bps=bps, down_bps=bps))
+        steps.append(watched.plans[-1].clients[0].local_steps)
+    assert steps == sorted(steps)
+    assert steps[0] < steps[-1]
+
+
+@pytest.mark.parametrize("floor_s", [0.0, 0.1, 1.0])
+def test_an_unlimited_link_is_not_compressed_whatever_its_delay(world, scene, node, floor_s):
+    endless = node(up_bps=1e15, down_bps=1e15, floor_s=floor_s)
+    plan = settled(world, scene, endless).plans[-1]
+    assert {c.uplink for c in plan.clients} == {"none"}
+    assert plan.downlink == "none"
+
+
+def test_without_any_network_time_few_steps_are_taken(world, scene, node):
+    endless = node(up_bps=1e15, down_bps=1e15, floor_s=0.0)
+    assert settled(world, scene, endless).plans[-1].clients[0].local_steps == 1
+
+
+def test_it_is_told_nothing_and_still_ends_near_the_best_choice_there_is(world, scene, node):
+    here = node(up_bps=2e5, down_bps=1e6, floor_s=0.2)
+    watched = settled(world, scene, here)
+
+    def score(steps, up, down):
+        up_s, down_s = (
+            here.floor_s + 8 * BY_SPEC[spec].size_bytes(17_226, 2000) / bps
+            for spec, bps in ((up, here.up_bps), (down, here.down_bps))
+        )
+        gains = BY_SPEC[up].gain(True) * BY_SPEC[down].gain(True)
+        return steps**0.5 * gains / (up_s + down_s + steps * here.step_s)
+
+    best = max(score(e, u, d) for e in range(1, 81) for u in BY_SPEC for d in BY_SPEC)
+    plan = watched.plans[-1]
+    assert score(plan.clients[0].local_steps, plan.clients[0].uplink, plan.downlink) > 0.85 * best
+
+
+def test_a_steady_world_is_left_as_it_was_decided(world, scene, node):
+    watched = settled(world, scene, node(up_bps=3e5), rounds=20)
+    late = {(p.clients[0].local_steps, p.clients[0].uplink, p.downlink) for p in watched.plans[6:]}
+    assert len(late) == 1
+
+
+def test_inside_the_hysteresis_a_harder_codec_waits(world, scene, node):
+    watched = settled(world, scene, node(up_bps=1e6), Adaptive(hysteresis=0.5))
+    before = watched.plans[-1].clients
+    watched.node = node(up_bps=0.8e6)
+    assert watched.run(10).clients == before
+
+
+@pytest.mark.parametrize(("before_bps", "after_bps"), [(1e7, 1e4), (1e4, 1e7)])
+def test_a_link_that_changed_is_planned_for_in_the_next_round(
+    world, scene, node, before_bps, after_bps
+):
+    watched = settled(world, scene, node(up_bps=before_bps))
+    before = hardness(watched.plans[-1])
+    watched.node = node(up_bps=after_bps)
+    watched.run(1)
+    after = watched.run(1)
+    assert (hardness(after) > before) is (after_bps < before_bps)
+    assert hardness(after) != before
+    assert "link of 6 nodes changed" in after.reason
+
+
+def stalled(world, scene, node, **options):
+    def loss(round_):
+        return 2.0 * 0.8 ** min(round_, 12)
+
+    watched = world(Adaptive(**options), scene(), node(up_bps=1e5), loss)
+    watched.run(12)
+    return watched, watched.plans[-1].clients[0].local_steps
+
+
+def test_a_stall_halves_the_steps_and_takes_a_finer_codec(world, scene, node):
+    watched, steps = stalled(world, scene, node)
+    before = hardness(watched.plans[-1])
+    after = watched.run(2 * WINDOW)
+    assert after.clients[0].local_steps == steps // 2
+    assert hardness(after) < before
+
+
+def test_a_stall_halves_the_steps_even_where_the_codec_is_not_its_to_choose(world, scene, node):
+    watched, steps = stalled(world, scene, node, choose_uplink=False, choose_downlink=False)
+    assert watched.run(2 * WINDOW).clients[0].local_steps == steps // 2
+
+
+def test_steps_keep_halving_while_the_stall_lasts_down_to_one_epoch(world, scene, node):
+    watched, _ = stalled(world, scene, node)
+    watched.run(5 * 2 * WINDOW)
+    assert watched.plans[-1].clients[0].local_steps == scene().steps_per_epoch(1)
+
+
+def test_a_falling_loss_is_no_stall(world, scene, node):
+    watched = world(Adaptive(), scene(), node(up_bps=1e5), lambda round_: 2.0 * 0.98**round_)
+    watched.run(5 * WINDOW)
+    assert watched.state.max_steps is None
+
+
+def test_a_slow_node_gets_less_work_and_the_others_are_not_slowed(world, scene, node):
+    def speeds(node_id):
+        return node(up_bps=1e5, step_s=0.1 if node_id == 1 else 0.01)
+
+    plan = settled(world, scene, speeds).plans[-1]
+    slow, *others = plan.clients
+    assert slow.local_steps < min(c.local_steps for c in others)
+    assert slow.local_steps >= max(c.local_steps for c in others) // 4
+    assert "slow" in slow.reason
+    assert {c.reason for c in others} == {""}
+
+
+def test_a_node_behind_a_slow_link_gets_a_harder_codec(world, scene, node):
+    def speeds(node_id):
+        return node(up_bps=2e4 if node_id == 1 else 1e6)
+
+    plan = settled(world, scene, speeds).plans[-1]
+    slow, *others = (HARDNESS[c.uplink] for c in plan.clients)
+    assert slow == others[0] + 2
+
+
+def test_equalising_can_be_switched_off(world, scene, node):
+    def speeds(node_id):
+        return node(up_bps=1e5, step_s=0.1 if node_id == 1 else 0.01)
+
+    plan = settled(world, scene, speeds, Adaptive(equalise=False)).plans[-1]
+    assert len({(c.local_steps, c.uplink) for c in plan.clients}) == 1
+
+
+@pytest.mark.parametrize("max_epochs", [1, 3])
+def test_nobody_trains_more_than_the_epochs_allowed(world, scene, node, max_epochs):
+    here = scene(6)
+    here.examples.update({2: 20, 3: 1000})
+    watched = world(Adaptive(max_epochs=max_epochs), here, node(up_bps=1e4))
+    watched.run(12)
+    for plan in watched.plans:
+        for client in plan.clients:
+            assert 1 <= client.local_steps <= max_epochs * here.steps_per_epoch(client.node_id)
+
+
+def test_with_its_switches_off_it_leaves_the_experiment_as_it_is(world, scene, node):
+    off = Adaptive(
+        choose_steps=False, choose_uplink=False, choose_downlink=False, equalise=False,
+        deadline=False,
+    )  # fmt: skip
+    here = scene(4, uplink="int4", downlink="fp16")
+    here.examples.update({2: 20, 3: 1000})
+    watched = world(off, here, node(up_bps=1e3))
+    watched.run(2 * WINDOW + 3)
+    assert not off.chooses_codecs
+    for plan in watched.plans:
+        assert plan.deadline_s is None
+        assert plan.downlink == "fp16"
+        assert {c.uplink for c in plan.clients} == {"int4"}
+        assert [c.local_steps for c in plan.clients] == [10, 2, 63, 10]
+
+
+def test_a_codec_of_the_file_that_is_not_on_the_ladder_is_kept_when_it_may_not_choose(scene):
+    controller = Adaptive(choose_uplink=False)
+    here = scene(2, uplink="ecq(1.5)")
+    plan = controller.plan(here, controller.start(here), 1)
+    assert {c.uplink for c in plan.clients} == {"ecq(1.5)"}
+
+
+def test_the_deadline_leaves_every_planned_client_time_to_answer(world, scene, node):
+    def speeds(node_id):
+        return node(up_bps=1e5 / node_id, step_s=0.01 * node_id)
+
+    watched = settled(world, scene, speeds)
+    for plan, record in list(zip(watched.plans, watched.records, strict=True))[4:]:
+        assert plan.deadline_s is not None
+        assert max(r.arrival_s for r in record.reports) < plan.deadline_s
+
+
+def test_no_deadline_is_set_before_anything_is_known(scene):
+    controller = Adaptive()
+    assert controller.plan(scene(), controller.start(scene()), 1).deadline_s is None
+
+
+def test_newcomers_that_get_the_whole_model_do_not_spoil_the_size_of_a_difference(
+    world, scene, node
+):
+    watched = world(Adaptive(), scene(40, cohort=4), node(up_bps=1e5, down_bps=1e5))
+    watched.run(30)
+    for (way, spec), size_bytes in watched.state.sizes.items():
+        if way == "down" and spec != "none":
+            assert size_bytes < 2.1 * BY_SPEC[spec].size_bytes(17_226, 2000)
+
+
+def test_every_plan_says_why_in_words_with_figures(world, scene, node):
+    watched = world(Adaptive(), scene(), lambda n: node(up_bps=1e4 * n))
+    watched.run(8)
+    for plan in watched.plans:
+        spec, steps = plan.clients[-1].uplink, plan.clients[-1].local_steps
+        assert f"{steps} steps, up {spec}, down {plan.downlink}" in plan.reason
+        assert "is upload" in plan.reason
+        assert "less gain" in plan.reason
+        assert plan.reason.startswith(("best gain per second", "kept: ", "link of "))
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_epochs": 0}, {"steps_exponent": 1.5}, {"hysteresis": -0.1}]
+)
+def test_impossible_options_are_refused(options):
+    with pytest.raises(ConfigError, match="max_epochs must be 1 or more"):
+        Adaptive(**options)
