@@ -7,7 +7,7 @@ messages inside this process has to set them itself, and there is no public way 
 import copy
 from typing import Any
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -18,8 +18,10 @@ __all__ = [
     "SERVER_NODE_ID",
     "Run",
     "copy_message",
+    "error_instead",
     "set_task_identity",
     "stamp",
+    "with_content",
 ]
 
 # Not exported by flwr.app, though every reply to a ServerApp may carry them; nor is Run, which
@@ -62,3 +64,14 @@ def copy_message(message: Message) -> Message:
         records[name] = type(record)()
         records[name].update(record)
     return Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload,no-any-return]
+
+
+def with_content(message: Message, content: RecordDict) -> Message:
+    """``message`` with other records; its metadata is shared, so ids set on one are on both."""
+    return Message(content=content, metadata=message.metadata)  # type: ignore[call-overload,no-any-return]
+
+
+def error_instead(reply: Message, reason: str) -> Message:
+    """An error in place of ``reply``, from the same node and to the same message."""
+    error = Error(CLIENT_APP_RAISED_EXCEPTION, reason)
+    return Message(error=error, metadata=reply.metadata)  # type: ignore[call-overload,no-any-return]

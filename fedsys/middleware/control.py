@@ -28,8 +28,11 @@ class Control:
     """Base version of the last update that the server accepted from this node; 0 is none."""
     oldest_version: int
     """Models older than this are of no further use; 0 says that none need be kept at all."""
+    checksum: int
+    """CRC-32 of the model that the message leads to, as ``HeldModel.checksum`` has it."""
     feedback: bool
     decay: float
+    """Factor on the residual, in [0, 1], for each version that the node missed."""
 
     def to_record(self) -> ConfigRecord:
         """As a ConfigRecord; keys are short because they are sent in every message."""
@@ -39,25 +42,33 @@ class Control:
                 "u": self.uplink,
                 "a": self.acked_version,
                 "o": self.oldest_version,
+                "c": self.checksum,
                 "f": self.feedback,
                 "d": self.decay,
             }
         )
 
     @classmethod
-    def from_record(cls, record: ConfigRecord) -> "Control":
-        """Read the record; WireError when a key is missing or of another type."""
-        expected = {"s": int, "u": str, "a": int, "o": int, "f": bool, "d": float}
+    def from_content(cls, content: RecordDict) -> "Control":
+        """Read the record; WireError when it or a key is missing, or a value cannot be."""
+        record = content.config_records.get(RECORD)
+        if record is None:
+            raise WireError(f"a packet came without the record '{RECORD}' that says how to read it")
+        expected = {"s": int, "u": str, "a": int, "o": int, "c": int, "f": bool, "d": float}
         for key, kind in expected.items():
             if not isinstance(record.get(key), kind):
                 raise WireError(f"control record: '{key}' is missing or not a {kind.__name__}")
+        decay = float(record["d"])  # type: ignore[arg-type]
+        if not 0 <= decay <= 1:
+            raise WireError(f"control record: decay must be in [0, 1], got {decay}")
         return cls(
             seed=int(record["s"]),  # type: ignore[arg-type]
             uplink=str(record["u"]),
             acked_version=int(record["a"]),  # type: ignore[arg-type]
             oldest_version=int(record["o"]),  # type: ignore[arg-type]
+            checksum=int(record["c"]),  # type: ignore[arg-type]
             feedback=bool(record["f"]),
-            decay=float(record["d"]),  # type: ignore[arg-type]
+            decay=decay,
         )
 
 

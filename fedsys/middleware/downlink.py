@@ -7,6 +7,7 @@ apply the same differences in the same order, so one model stands for all of the
 missed versions gets the differences it lacks, or the whole model when those are gone or cost more.
 """
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ class Downlink:
     deltas: dict[int, bytes] = field(default_factory=dict)
     """Packet that leads from version v - 1 to v, for the latest versions."""
     _whole: bytes | None = None
+    _checksum: int | None = None
 
     def advance(self, arrays: Mapping[str, Array], spec: str) -> int:
         """Make ``arrays`` the current model, to be sent in codec ``spec``.
@@ -63,13 +65,15 @@ class Downlink:
             self.sent, _ = self.schema.split(stepped)
             self.deltas[version] = self._pack(Kind.DELTA, codec.spec, self.version, body, raw)
             self.deltas.pop(version - self.ring_versions, None)
-        self.exact, self.raw, self.version, self._whole = exact, raw, version, None
+        self.exact, self.raw, self.version = exact, raw, version
+        self._whole = self._checksum = None
         return version
 
     def payload(self, held_version: int) -> bytes:
-        """Frames for a client that holds ``held_version`` (0: nothing)."""
+        """Frames for a client that holds ``held_version`` (0: nothing); none if it is current."""
         wanted = range(held_version + 1, self.version + 1)
-        if held_version and all(version in self.deltas for version in wanted):
+        is_behind = 0 < held_version <= self.version
+        if is_behind and all(version in self.deltas for version in wanted):
             frames = pack_frames([self.deltas[version] for version in wanted])
             if len(frames) < len(self.whole()):
                 return frames
@@ -77,12 +81,31 @@ class Downlink:
 
     def whole(self) -> bytes:
         """Frames with the whole current model, its schema included."""
-        if self.sent is None:
+        if not self.version:
             raise ValueError("no model to send: advance() comes first")
         if self._whole is None:
             packet = self._pack(Kind.MODEL, "none", 0, self.held, self.raw, self.version)
             self._whole = pack_frames([packet])
         return self._whole
+
+    def model(self) -> F32:
+        """The coded values that clients hold, float32 [n]."""
+        if self.sent is None:
+            raise ValueError("no model to send: advance() comes first")
+        return self.sent
+
+    def owed(self) -> F32 | None:
+        """The server's model minus that, float32 [n]; None where clients have it bit for bit."""
+        if self.exact == self.held:
+            return None
+        arrays = self.schema.join_exact(self.exact, self.raw)
+        return self.schema.split(arrays)[0] - self.model()
+
+    def checksum(self) -> int:
+        """CRC-32 of the current model as clients hold it."""
+        if self._checksum is None:
+            self._checksum = zlib.crc32(self.raw, zlib.crc32(self.held))
+        return self._checksum
 
     def tensors(self) -> dict[str, Array]:
         """What a checkpoint must hold, as arrays."""
@@ -94,7 +117,7 @@ class Downlink:
 
     def restore(self, version: int, tensors: Mapping[str, Array]) -> None:
         """Continue from what ``tensors()`` gave when ``version`` was the current one."""
-        self.version, self._whole = version, None
+        self.version, self._whole, self._checksum = version, None, None
         self.held, self.exact, self.raw = (
             tensors[name].tobytes() for name in ("held", "exact", "raw")
         )

@@ -1,21 +1,37 @@
 """Codecs for any Flower strategy: ``strategy.start(grid=CodecGrid(grid, uplink="..."))``.
 
-The strategy below sees plain records and does not know that they were packed; the grid above moves
+The strategy above sees plain records and does not know that they were packed; the grid below moves
 packets and does not know what is in them.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from flwr.app import Array, ArrayRecord, Error, Message
+from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from fedsys._flwr_private import CLIENT_APP_RAISED_EXCEPTION, Run
+from fedsys._flwr_private import Run, error_instead, with_content
+from fedsys.codecs._chain import parse
 from fedsys.config.schema import CodecConfig
-from fedsys.errors import WireError
+from fedsys.errors import ConfigError, WireError
+from fedsys.middleware.conform import conform
 from fedsys.middleware.control import RECORD, unwrap
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.types import F32
 from fedsys.wire.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What went out in a message, to read its reply by."""
+
+    node: int
+    version: int
+    codec: ServerCodec
+    sent: F32
+    """The model as the client got it, float32 [n]."""
+    owed: F32 | None
+    """The strategy's model minus that, float32 [n]; None where the client got it bit for bit."""
 
 
 class CodecGrid(Grid):
@@ -24,6 +40,9 @@ class CodecGrid(Grid):
     ``uplink`` and ``downlink`` are codec specs such as ``topk(0.05)|int8``. Error feedback is on
     unless ``error_feedback=False``. Clients need ``ClientApp(mods=[codec_mod])``. An update that
     does not decode comes back as an error reply that names the reason, and the round goes on.
+
+    What a strategy gets for a client is its own model plus that client's update. So what a
+    downlink codec dropped is still in the strategy's model, and goes out with the next one.
     """
 
     def __init__(
@@ -35,11 +54,17 @@ class CodecGrid(Grid):
         error_feedback: bool = True,
         seed: int = 0,
     ) -> None:
+        """Raises ConfigError for a spec that names no codec."""
         self._grid = grid
-        self._config = CodecConfig(uplink=uplink, downlink=downlink, error_feedback=error_feedback)
+        self._config = CodecConfig(
+            uplink=parse(uplink).spec, downlink=parse(downlink).spec, error_feedback=error_feedback
+        )
         self._seed = seed
         self._codec: ServerCodec | None = None
-        self._sent: dict[str, tuple[int, int, F32]] = {}
+        self._current: list[Array] = []
+        self._owed: F32 | None = None
+        self._notes: dict[str, _Note] = {}
+        self._asked: dict[int, int] = {}
 
     def set_run(self, run: Run) -> None:
         """Passed on."""
@@ -59,18 +84,15 @@ class CodecGrid(Grid):
         return self._grid.get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Pack and send; the ids of the messages."""
+        """Pack and send; the ids of the messages. The messages themselves stay as they are."""
         packed = [self._pack(message) for message in messages]
-        ids = list(self._grid.push_messages(message for message, _ in packed))
-        for message_id, (_, note) in zip(ids, packed, strict=True):
-            if note is not None:
-                self._sent[message_id] = note
+        ids = self._grid.push_messages([message for message, _ in packed])
+        self._remember(packed)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Receive and unpack, one at a time as the caller asks for them."""
-        for reply in self._grid.pull_messages(message_ids):
-            yield self._unpack(reply)
+        """Receive and unpack."""
+        return [self._unpack(reply) for reply in self._grid.pull_messages(message_ids)]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -78,67 +100,93 @@ class CodecGrid(Grid):
         """Pack, send, wait as the inner grid does, and unpack."""
         packed = [self._pack(message) for message in messages]
         sent = [message for message, _ in packed]
-        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
-        for message, note in packed:
-            if note is not None:
-                self._sent[message.metadata.message_id] = note
+        replies = self._grid.send_and_receive(sent, timeout=timeout)
+        self._remember(packed)
         return [self._unpack(reply) for reply in replies]
 
-    def _pack(self, message: Message) -> tuple[Message, tuple[int, int, F32] | None]:
+    def _pack(self, message: Message) -> tuple[Message, _Note | None]:
         records = message.content.array_records if message.has_content() else {}
-        if len(records) != 1:
+        if not records:
             return message, None
-        (name, record), node = next(iter(records.items())), message.metadata.dst_node_id
+        if len(records) > 1:
+            names = ", ".join(records)
+            raise ConfigError(f"CodecGrid packs one ArrayRecord a message, this one has: {names}")
+        ((name, record),) = records.items()
+        codec, node = self._advance(record), message.metadata.dst_node_id
+        content, version = message.content.copy(), codec.downlink.version
+        content[name], content[RECORD] = codec.records_for(node, self._config.uplink)
+        if message.metadata.message_type.startswith("train"):
+            self._asked[node] = version
+        note = _Note(node, version, codec, codec.downlink.model(), self._owed)
+        return with_content(message, content), note
+
+    def _advance(self, record: ArrayRecord) -> ServerCodec:
+        """The codec, with this record as its current model.
+
+        A strategy puts the same Array objects, which nobody changes, into a whole cohort's
+        messages.
+        """
+        codec, current = self._codec, list(record.values())
+        if codec is not None and list(map(id, current)) == list(map(id, self._current)):
+            return codec
         arrays = {key: array.numpy() for key, array in record.items()}
-        schema = Schema.of(arrays, self._config.raw)
-        if self._codec is None or self._codec.schema != schema:
-            holds = self._config.downlink != "none"
-            self._codec = ServerCodec(schema, self._config, self._seed, holds)
-        version = self._codec.advance(arrays, self._config.downlink)
-        content = message.content.copy()
-        content[name], content[RECORD] = self._codec.records_for(node, self._config.uplink)
-        message.content = content
-        sent = self._codec.downlink.sent
-        return message, None if sent is None else (node, version, sent)
+        shapes = {key: array.shape for key, array in arrays.items()}
+        if codec is None or {t.name: t.shape for t in codec.schema.tensors} != shapes:
+            schema = Schema.of(arrays, self._config.raw)
+            codec = ServerCodec(schema, self._config, self._seed, self._config.downlink != "none")
+        codec.advance(conform(arrays, codec.schema), self._config.downlink)
+        self._codec, self._current, self._owed = codec, current, codec.downlink.owed()
+        return codec
+
+    def _remember(self, packed: Iterable[tuple[Message, _Note | None]]) -> None:
+        """Keep the notes, and drop those whose replies come too late to be of use."""
+        for message, note in packed:
+            if note is not None:
+                self._notes[message.metadata.message_id] = note
+        for message_id, note in list(self._notes.items()):
+            behind = note.codec.downlink.version - note.version
+            if note.codec is not self._codec or behind > self._config.ring_versions:
+                del self._notes[message_id]
 
     def _unpack(self, reply: Message) -> Message:
-        note = self._sent.pop(reply.metadata.reply_to_message_id, None)
-        if note is None or self._codec is None:
-            return reply
-        node, version, sent = note
+        note = self._notes.pop(reply.metadata.reply_to_message_id, None)
         if reply.has_error():
-            self._codec.forget(node)
+            if note is not None:
+                note.codec.forget(note.node)
             return reply
-        self._codec.seen(node, version)
         found = unwrap(reply.content)
+        if note is not None:
+            note.codec.seen(note.node, note.version)
         if found is None:
             return reply
         try:
-            received = self._codec.receive(reply.content, version, self._config.uplink, sent)
+            arrays = self._received(reply, note)
         except WireError as error:
-            reason = f"update of node {node} refused: {error}"
-            return _error_reply(reply, reason)
-        self._codec.accept(node, version)
+            source = reply.metadata.src_node_id
+            return error_instead(reply, f"update of node {source} refused: {error}")
         content = reply.content.copy()
         content.pop(RECORD, None)
-        content[found[0]] = self._record(sent, received)
-        reply.content = content
-        return reply
+        content[found[0]] = arrays
+        return with_content(reply, content)
 
-    def _record(self, sent: F32, received: Received) -> ArrayRecord:
+    def _received(self, reply: Message, note: _Note | None) -> ArrayRecord:
         """The model that the client trained, as it would have sent it without codecs."""
-        if self._codec is None:
-            raise ValueError("nothing was sent yet")
-        arrays = received.exact
-        if arrays is None:
-            flat, schema = sent.copy(), self._codec.schema
-            received.update.add_to(flat, 1.0)
-            arrays = schema.join(flat, bytes(schema.raw_n_bytes)) | received.raw
-        return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        if note is None:
+            raise WireError("nobody knows any more which model it belongs to")
+        if self._config.error_feedback and self._asked[note.node] > note.version:
+            # It was then told that this update had not come, and took it back into its residual.
+            raise WireError(f"late: the node was asked for model {self._asked[note.node]} since")
+        received = note.codec.receive(reply.content, note.version, self._config.uplink, note.sent)
+        note.codec.accept(note.node, note.version)
+        return _record(note, received)
 
 
-def _error_reply(reply: Message, reason: str) -> Message:
-    """An error in place of ``reply``, from the same node and to the same message."""
-    return Message(  # type: ignore[call-overload,no-any-return]
-        error=Error(CLIENT_APP_RAISED_EXCEPTION, reason), metadata=reply.metadata
-    )
+def _record(note: _Note, received: Received) -> ArrayRecord:
+    arrays = received.exact
+    if arrays is None or note.owed is not None:
+        flat, schema = note.sent.copy(), note.codec.schema
+        if note.owed is not None:
+            flat += note.owed
+        received.update.add_to(flat, 1.0)
+        arrays = schema.join(flat, bytes(schema.raw_n_bytes)) | received.raw
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})

@@ -5,6 +5,9 @@ records; what crosses the network is one packet each way. A message from a serve
 ``CodecGrid`` passes through untouched.
 """
 
+import contextlib
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +16,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from fedsys.codecs._base import Dense, all_finite, check_finite, sum_of_squares
-from fedsys.codecs._chain import parse_received
+from fedsys.codecs._chain import Codec, parse_received
 from fedsys.codecs._feedback import Feedback, encode_with_feedback
 from fedsys.errors import WireError
+from fedsys.middleware.conform import conform
 from fedsys.middleware.control import RECORD, Control, unwrap, wrap
 from fedsys.middleware.store import ClientStore, HeldModel, NodeState, Pending
 from fedsys.rng import rng_for
-from fedsys.types import F32
+from fedsys.types import F32, RunConfig
 from fedsys.wire.packet import Kind, Packet, kind_of, pack, unpack, unpack_frames
 from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
@@ -28,6 +32,11 @@ MAX_FRAMES = 1024
 MAX_PACKET_BYTES = 1 << 34
 STATE_KEY = "state-dir"
 """Node config key that names the folder for residuals and models."""
+DURABLE_KEY = "durable"
+"""Node config key; False says that this node is simulated and shares its folder with others."""
+RUNS_KEPT = 8
+"""Runs whose state a device keeps; the oldest is forgotten when a new one begins."""
+_OUTSIDE = re.compile(r"[\w.:]*:[\w.:]*", re.ASCII)
 
 CallNext = Callable[[Message, Context], Message]
 
@@ -38,48 +47,52 @@ def codec_mod(message: Message, context: Context, call_next: CallNext) -> Messag
     if found is None:
         return call_next(message, context)
     name, data = found
-    control = Control.from_record(message.content.config_records[RECORD])
-    node = int(context.node_config.get("partition-id", context.node_id))
+    control = Control.from_content(message.content)
     store = _store(context)
-    state = store.load(node) if control.oldest_version else NodeState()
-    version, model = receive(data, state.held_version, store)
-    if control.oldest_version and state.held_version != version:
+    state = store.load(context.node_id) if control.oldest_version else NodeState()
+    version, model = receive(data, state, control, store, context.run_config)
+    is_new = (version, control.checksum) != (state.held_version, state.held_checksum)
+    if control.oldest_version and is_new:
         store.save_model(version, model, oldest_version=control.oldest_version)
-        state = replace(state, held_version=version)
-        store.save(node, state)
+        state = replace(state, held_version=version, held_checksum=control.checksum)
+        store.save(context.node_id, state)
     message.content = _plain(message.content, name, model)
     reply = call_next(message, context)
     if reply.has_content() and message.metadata.message_type.startswith("train"):
-        _encode_reply(reply.content, (version, model), control, node, store)
+        _encode_reply(reply.content, (version, model), control, store, context)
     return reply
 
 
-def receive(data: bytes, held_version: int, store: ClientStore) -> tuple[int, HeldModel]:
+def receive(
+    data: bytes, state: NodeState, control: Control, store: ClientStore, run_config: RunConfig
+) -> tuple[int, HeldModel]:
     """The model that the frames in ``data`` lead to, and its version.
 
-    Differences that the node already has are passed over, so that a message sent twice does no
-    harm. Raises WireError when the node lacks the model that a difference builds upon.
+    No frames say that the node has it. Differences that the node already has are passed over, so
+    that a message sent twice does no harm. Raises WireError when the node lacks the model that a
+    difference builds upon, or ends up with another one than the server's.
     """
     frames = unpack_frames(data, MAX_FRAMES)
-    if not frames:
-        raise WireError("the message holds no model")
-    if kind_of(frames[0]) is Kind.MODEL:
+    if frames and kind_of(frames[0]) is Kind.MODEL:
         version, model = _whole(unpack(frames.pop(0), schema=None, max_bytes=MAX_PACKET_BYTES))
     else:
-        held = store.load_model(held_version) if held_version else None
+        version = state.held_version
+        held = store.load_model(version, state.held_checksum) if version else None
         if held is None:
-            raise WireError(f"this node lacks model {held_version}, send the whole model")
-        version, model = held_version, held
+            raise WireError(f"this node lacks model {version}, send the whole model")
+        model = held
     for frame in frames:
         packet = unpack(frame, schema=model.schema, max_bytes=MAX_PACKET_BYTES)
         if packet.kind is Kind.DELTA and packet.version <= version:
             continue
         if packet.kind is not Kind.DELTA or packet.base_version != version:
             raise WireError(f"model {version} cannot take a packet based on {packet.base_version}")
-        codec = parse_received(packet.spec)
+        codec = _codec(packet.spec, run_config)
         step = codec.decode(packet.body, packet.n, model.schema.layout).dense()
         stepped = model.schema.join(model.flat() + step, packet.raw)
         version, model = packet.version, HeldModel.of(model.schema, stepped)
+    if model.checksum() != control.checksum:
+        raise WireError(f"model {version} is not what the server has, send the whole model")
     return version, model
 
 
@@ -96,19 +109,21 @@ def _encode_reply(
     content: RecordDict,
     received: tuple[int, HeldModel],
     control: Control,
-    node: int,
     store: ClientStore,
+    context: Context,
 ) -> None:
     """Replace the trained tensors in ``content`` by one packet, and remember what it left out."""
-    version, model = received
+    if not content.array_records:
+        return
+    (version, model), node = received, context.node_id
     name, trained = _trained(content, model.schema)
-    state = store.load(node)
-    base = NodeState(held_version=state.held_version)
+    state = store.load(node).of_size(model.schema.n)
+    base = replace(state, residual=None, pending=None)
     if control.feedback:
         base = state.settled(
             version=version, acked_version=control.acked_version, decay=control.decay
         )
-    codec = parse_received(control.uplink)
+    codec = _codec(control.uplink, context.run_config)
     before = model.flat()
     flat, raw = model.schema.split(trained)
     if codec.stages:
@@ -161,11 +176,10 @@ def _encode_exact(
 
 def _trained(content: RecordDict, schema: Schema) -> tuple[str, dict[str, Values]]:
     """The name of the record that holds the trained model, and its tensors."""
-    names = [tensor.name for tensor in schema.tensors]
-    for name, record in content.array_records.items():
-        if list(record) == names:
-            return name, {key: array.numpy() for key, array in record.items()}
-    raise WireError(f"the reply holds no ArrayRecord with the {len(names)} tensors of the model")
+    names = {tensor.name for tensor in schema.tensors}
+    records = content.array_records
+    name = next((name for name in records if records[name].keys() == names), next(iter(records)))
+    return name, conform({key: array.numpy() for key, array in records[name].items()}, schema)
 
 
 def _plain(content: RecordDict, name: str, model: HeldModel) -> RecordDict:
@@ -175,12 +189,31 @@ def _plain(content: RecordDict, name: str, model: HeldModel) -> RecordDict:
     return plain
 
 
+def _codec(spec: str, run_config: RunConfig) -> Codec:
+    """The codec that the server named; WireError where there is none.
+
+    One from outside fedsys is imported only if the run config, which comes with the app and not
+    with the message, names it too.
+    """
+    known = " ".join(str(value) for value in run_config.values())
+    named = set(_OUTSIDE.findall(spec)) <= set(_OUTSIDE.findall(known))
+    return parse_received(spec, trusted=(spec,) if named else ())
+
+
 def _store(context: Context) -> ClientStore:
-    """The node's folder; a device without one of its own gets a folder per run in its home."""
+    """The folder of this run: one for each device, one for all simulated nodes together."""
     folder = context.node_config.get(STATE_KEY)
-    if folder is not None:
-        return ClientStore(
-            Path(str(folder)), durable=bool(context.node_config.get("durable", True))
-        )
-    home = Path.home() / ".fedsys" / f"run-{context.run_id}" / f"node-{context.node_id}"
-    return ClientStore(home, durable=True)
+    base = Path.home() / ".fedsys" if folder is None else Path(str(folder))
+    run = base / f"run-{context.run_id}"
+    if not run.exists():
+        _forget_old_runs(base)
+    shared = not context.node_config.get(DURABLE_KEY, True)
+    return ClientStore(run if shared else run / f"node-{context.node_id}", shared=shared)
+
+
+def _forget_old_runs(base: Path) -> None:
+    """Make room for one more run; another process may be doing the same."""
+    with contextlib.suppress(FileNotFoundError):
+        runs = sorted(base.glob("run-*"), key=lambda run: run.stat().st_mtime)
+        for run in runs[: len(runs) - RUNS_KEPT + 1]:
+            shutil.rmtree(run, ignore_errors=True)

@@ -66,6 +66,7 @@ class ServerCodec:
             uplink=parse(uplink).spec,
             acked_version=self.acked.get(node, 0),
             oldest_version=max(1, version - self.config.ring_versions) if self.holds else 0,
+            checksum=self.downlink.checksum(),
             feedback=self.config.error_feedback,
             decay=self.config.residual_decay,
         )

@@ -1,21 +1,29 @@
 """What a client must remember between two messages, on disk, so that a restart loses nothing.
 
-One small file per node holds the error-feedback residual and which model the node has; the models
-themselves are stored once per version, so that a thousand simulated clients in one folder share
-them. Every file is replaced in one step: a reader sees the old one or the new one, never a half.
+One small file per node holds the error-feedback residual and says which model the node has; the
+models themselves are stored by version and checksum, so that a thousand simulated clients in one
+folder share them. Every file is replaced in one step: a reader sees the old one or the new one,
+never a half. What cannot be read, or is not what it says, counts as lost: the server then sends
+the whole model.
 """
 
 import os
+import re
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from fedsys.codecs._base import all_finite
+from fedsys.errors import WireError
 from fedsys.types import F32
 from fedsys.wire.schema import Array, Schema
+
+_MODEL_FILE = re.compile(r"model-(\d+)-[0-9a-f]{8}\..*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,7 @@ class NodeState:
     pending: Pending | None = None
     held_version: int = 0
     """Model version that the node holds in full; 0 is none."""
+    held_checksum: int = 0
 
     def settled(self, *, version: int, acked_version: int, decay: float) -> "NodeState":
         """The state before an update from ``version``, knowing what the server has accepted.
@@ -52,12 +61,19 @@ class NodeState:
             return self
         accepted = self.pending.version == acked_version
         if self.pending.version >= version and not accepted:
-            return NodeState(residual=self.residual, held_version=self.held_version)
+            return replace(self, pending=None)
         residual = self.pending.left if accepted else self.pending.compensated
         missed = max(0, version - self.pending.version - 1)
         if decay < 1 and missed:
             residual = residual * np.float32(decay**missed)
-        return NodeState(residual=residual, held_version=self.held_version)
+        return replace(self, residual=residual, pending=None)
+
+    def of_size(self, n: int) -> "NodeState":
+        """This state; without residuals if those are of another model than one of ``n`` values."""
+        sizes = {self.residual.size} if self.residual is not None else set()
+        if self.pending is not None:
+            sizes |= {self.pending.compensated.size, self.pending.left.size}
+        return self if sizes <= {n} else replace(self, residual=None, pending=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,39 +97,52 @@ class HeldModel:
         """The coded values float32 [n]."""
         return self.schema.split(self.arrays())[0]
 
+    def checksum(self) -> int:
+        """CRC-32 of all tensors."""
+        return zlib.crc32(self.raw, zlib.crc32(self.exact))
+
 
 class ClientStore:
     """The folder in which one device, or all simulated ones, keep their state."""
 
-    def __init__(self, folder: Path, *, durable: bool) -> None:
-        """``durable`` also survives a power cut, at the price of a disk flush per message."""
+    def __init__(self, folder: Path, *, shared: bool) -> None:
+        """``shared`` is for simulated nodes: models stay while any of them may need them.
+
+        A device of its own keeps only the model that it holds, and survives a power cut, at the
+        price of a disk flush per message.
+        """
         self._folder = folder
-        self._durable = durable
+        self._shared = shared
         folder.mkdir(parents=True, exist_ok=True)
 
     def load(self, node: int) -> NodeState:
         """The node's state; a new one where there is none or the file cannot be read."""
         try:
             with safe_open(self._node_path(node), framework="numpy") as file:
-                numbers = {key: int(value) for key, value in file.metadata().items()}
+                numbers = {key: int(value) for key, value in (file.metadata() or {}).items()}
                 arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (FileNotFoundError, SafetensorError, AttributeError, ValueError):
-            return NodeState()
-        pending = None
-        if "compensated" in arrays:
-            pending = Pending(
-                version=numbers["pending"],
-                compensated=arrays["compensated"],
-                left=arrays["left"],
+            if not all(a.dtype == np.float32 and all_finite(a) for a in arrays.values()):
+                return NodeState()
+            pending = None
+            if "pending" in numbers:
+                pending = Pending(
+                    version=numbers["pending"],
+                    compensated=arrays["compensated"],
+                    left=arrays["left"],
+                )
+            return NodeState(
+                residual=arrays.get("residual"),
+                pending=pending,
+                held_version=numbers["held"],
+                held_checksum=numbers["checksum"],
             )
-        return NodeState(
-            residual=arrays.get("residual"), pending=pending, held_version=numbers["held"]
-        )
+        except (FileNotFoundError, SafetensorError, KeyError, ValueError):
+            return NodeState()
 
     def save(self, node: int, state: NodeState) -> None:
         """Replace the node's state."""
         arrays: dict[str, Array] = {}
-        numbers = {"held": state.held_version}
+        numbers = {"held": state.held_version, "checksum": state.held_checksum}
         if state.residual is not None:
             arrays["residual"] = state.residual
         if state.pending is not None:
@@ -121,31 +150,40 @@ class ClientStore:
             arrays |= {"compensated": state.pending.compensated, "left": state.pending.left}
         self._replace(self._node_path(node), arrays, {k: str(v) for k, v in numbers.items()})
 
-    def load_model(self, version: int) -> HeldModel | None:
-        """The model of that version, or None if this folder does not have it whole."""
+    def load_model(self, version: int, checksum: int) -> HeldModel | None:
+        """That model, or None if this folder does not have it whole; a damaged file is removed."""
+        path = self._model_path(version, checksum)
         try:
-            with safe_open(self._model_path(version), framework="numpy") as file:
+            with safe_open(path, framework="numpy") as file:
                 schema = Schema.from_bytes(file.get_tensor("schema").tobytes())
                 exact, raw = (file.get_tensor(name).tobytes() for name in ("exact", "raw"))
-                return HeldModel(schema, exact, raw)
-        except (FileNotFoundError, SafetensorError):
+            model = HeldModel(schema, exact, raw)
+            if model.checksum() == checksum:
+                return model
+        except FileNotFoundError:
             return None
+        except (SafetensorError, WireError):
+            pass
+        path.unlink(missing_ok=True)
+        return None
 
     def save_model(self, version: int, model: HeldModel, *, oldest_version: int) -> None:
-        """Keep the model, and forget versions that the server will never build upon again."""
-        path = self._model_path(version)
+        """Keep the model, and forget those that nobody here will ever build upon again."""
+        path = self._model_path(version, model.checksum())
         if not path.exists():
             parts = {"schema": model.schema.to_bytes(), "exact": model.exact, "raw": model.raw}
             arrays = {name: np.frombuffer(data, np.uint8) for name, data in parts.items()}
             self._replace(path, arrays, {})
-            for old in self._folder.glob("model-*.safetensors"):
-                if int(old.stem.removeprefix("model-")) < oldest_version:
+            for old in self._folder.iterdir():
+                match = _MODEL_FILE.fullmatch(old.name)
+                needed = self._shared and match and int(match[1]) >= oldest_version
+                if match and not needed and old != path:
                     old.unlink(missing_ok=True)
 
     def _replace(self, path: Path, arrays: Mapping[str, Array], metadata: dict[str, str]) -> None:
         part = path.with_suffix(f".{os.getpid()}.part")
         save_file(dict(arrays), part, metadata=metadata)
-        if self._durable:
+        if not self._shared:
             with part.open("rb") as file:
                 os.fsync(file.fileno())
         part.replace(path)
@@ -153,5 +191,5 @@ class ClientStore:
     def _node_path(self, node: int) -> Path:
         return self._folder / f"node-{node}.safetensors"
 
-    def _model_path(self, version: int) -> Path:
-        return self._folder / f"model-{version}.safetensors"
+    def _model_path(self, version: int, checksum: int) -> Path:
+        return self._folder / f"model-{version}-{checksum:08x}.safetensors"
