@@ -4,10 +4,12 @@ A message carries one Array with our own ``stype`` in place of the model's tenso
 ConfigRecord. Both are read as coming from a stranger.
 """
 
+import math
 from dataclasses import dataclass
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedsys.codecs._feedback import ResidualRule
 from fedsys.errors import WireError
 
 RECORD = "fedsys"
@@ -15,6 +17,8 @@ RECORD = "fedsys"
 STYPE = "fedsys.packet"
 """Serialization type of an Array whose data is a packet, or frames of packets."""
 _KEY = "packet"
+MAX_TRIALS = 16
+"""Codecs that a server may have tried on one update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +35,13 @@ class Control:
     checksum: int
     """CRC-32 of the model that the message leads to, as ``HeldModel.checksum`` has it."""
     feedback: bool
-    decay: float
-    """Factor on the residual, in [0, 1], for each version that the node missed."""
+    rule: ResidualRule
+    trials: tuple[str, ...] = ()
+    """Codec specs to try on a sample of the update."""
 
     def to_record(self) -> ConfigRecord:
         """As a ConfigRecord; keys are short because they are sent in every message."""
-        return ConfigRecord(
+        record = ConfigRecord(
             {
                 "s": self.seed,
                 "u": self.uplink,
@@ -44,9 +49,17 @@ class Control:
                 "o": self.oldest_version,
                 "c": self.checksum,
                 "f": self.feedback,
-                "d": self.decay,
+                "d": self.rule.decay,
+                "b": self.rule.decay_per_round,
             }
         )
+        if self.rule.max_age_versions is not None:
+            record["m"] = self.rule.max_age_versions
+        if self.rule.clip is not None:
+            record["k"] = self.rule.clip
+        if self.trials:
+            record["t"] = list(self.trials)
+        return record
 
     @classmethod
     def from_content(cls, content: RecordDict) -> "Control":
@@ -54,13 +67,19 @@ class Control:
         record = content.config_records.get(RECORD)
         if record is None:
             raise WireError(f"a packet came without the record '{RECORD}' that says how to read it")
-        expected = {"s": int, "u": str, "a": int, "o": int, "c": int, "f": bool, "d": float}
+        expected = {
+            "s": int,
+            "u": str,
+            "a": int,
+            "o": int,
+            "c": int,
+            "f": bool,
+            "d": float,
+            "b": float,
+        }
         for key, kind in expected.items():
             if not isinstance(record.get(key), kind):
                 raise WireError(f"control record: '{key}' is missing or not a {kind.__name__}")
-        decay = float(record["d"])  # type: ignore[arg-type]
-        if not 0 <= decay <= 1:
-            raise WireError(f"control record: decay must be in [0, 1], got {decay}")
         return cls(
             seed=int(record["s"]),  # type: ignore[arg-type]
             uplink=str(record["u"]),
@@ -68,8 +87,29 @@ class Control:
             oldest_version=int(record["o"]),  # type: ignore[arg-type]
             checksum=int(record["c"]),  # type: ignore[arg-type]
             feedback=bool(record["f"]),
-            decay=decay,
+            rule=_rule(record),
+            trials=_trials(record),
         )
+
+
+def _rule(record: ConfigRecord) -> ResidualRule:
+    factors = [record["d"], record["b"]]
+    if not all(isinstance(factor, float) and 0 <= factor <= 1 for factor in factors):
+        raise WireError(f"control record: decay must be in [0, 1], got {factors}")
+    age, clip = record.get("m"), record.get("k")
+    if age is not None and (not isinstance(age, int) or age < 1):
+        raise WireError(f"control record: age must be 1 or more, got {age}")
+    if clip is not None and (not isinstance(clip, float) or not 0 < clip < math.inf):
+        raise WireError(f"control record: clip must be a number above 0, got {clip}")
+    decay, per_round = (float(factor) for factor in factors)  # type: ignore[arg-type]
+    return ResidualRule(decay=decay, decay_per_round=per_round, max_age_versions=age, clip=clip)
+
+
+def _trials(record: ConfigRecord) -> tuple[str, ...]:
+    found = record.get("t", [])
+    if not isinstance(found, list) or len(found) > MAX_TRIALS:
+        raise WireError(f"control record: trials must be a list of at most {MAX_TRIALS} codecs")
+    return tuple(str(spec) for spec in found)
 
 
 def wrap(packet: bytes) -> ArrayRecord:

@@ -22,6 +22,7 @@ from fedsys.errors import WireError
 from fedsys.middleware.conform import conform
 from fedsys.middleware.control import RECORD, Control, unwrap, wrap
 from fedsys.middleware.store import ClientStore, HeldModel, NodeState, Pending
+from fedsys.middleware.trials import trial_figures
 from fedsys.rng import rng_for
 from fedsys.types import F32, RunConfig
 from fedsys.wire.packet import Kind, Packet, kind_of, pack, unpack, unpack_frames
@@ -117,24 +118,10 @@ def _encode_reply(
         return
     (version, model), node = received, context.node_id
     name, trained = _trained(content, model.schema)
-    state = store.load(node).of_size(model.schema.n)
-    base = replace(state, residual=None, pending=None)
-    if control.feedback:
-        base = state.settled(
-            version=version, acked_version=control.acked_version, decay=control.decay
-        )
-    codec = _codec(control.uplink, context.run_config)
-    before = model.flat()
     flat, raw = model.schema.split(trained)
-    if codec.stages:
-        rng = rng_for(control.seed, "uplink", node, version)
-        layout = model.schema.layout
-        made = encode_with_feedback(codec, flat - before, base.residual, layout, rng)
-    else:
-        made = _encode_exact(model.schema, before, trained, base.residual)
-    if control.feedback and (codec.stages or base.residual is not None):
-        pending = Pending(version=version, compensated=made.compensated, left=made.residual)
-        store.save(node, replace(base, pending=pending))
+    update = flat - model.flat()
+    codec = _codec(control.uplink, context.run_config)
+    made = _compensated(codec, trained, update, received, control, store, node)
     packet = Packet(
         kind=Kind.UPDATE,
         spec=codec.spec,
@@ -148,26 +135,57 @@ def _encode_reply(
     content[name] = wrap(pack(packet))
     content[RECORD] = MetricRecord(
         {
-            "update-norm": float(np.sqrt(sum_of_squares(flat - before))),
+            "update-norm": float(np.sqrt(sum_of_squares(update))),
             "residual-norm": float(np.sqrt(sum_of_squares(made.residual))),
             "nmse": float(made.nmse),
         }
     )
+    if control.trials:
+        tried = [_codec(spec, context.run_config) for spec in control.trials]
+        content[RECORD].update(trial_figures(tried, made.compensated, control.seed))
+
+
+def _compensated(
+    codec: Codec,
+    trained: Mapping[str, Values],
+    update: F32,
+    received: tuple[int, HeldModel],
+    control: Control,
+    store: ClientStore,
+    node: int,
+) -> Feedback:
+    """Encode the update with what earlier rounds left, and keep what this one leaves."""
+    version, model = received
+    state = store.load(node).of_size(model.schema.n)
+    base = replace(state, residual=None, pending=None)
+    if control.feedback:
+        base = state.settled(
+            version=version, acked_version=control.acked_version, rule=control.rule
+        )
+    residual = control.rule.clipped(base.residual, update)
+    if codec.stages:
+        rng = rng_for(control.seed, "uplink", node, version)
+        made = encode_with_feedback(codec, update, residual, model.schema.layout, rng)
+    else:
+        made = _encode_exact(model, trained, update, residual)
+    if control.feedback and (codec.stages or base.residual is not None):
+        pending = Pending(version=version, compensated=made.compensated, left=made.residual)
+        store.save(node, replace(base, pending=pending))
+    return made
 
 
 def _encode_exact(
-    schema: Schema, before: F32, trained: Mapping[str, Values], residual: F32 | None
+    model: HeldModel, trained: Mapping[str, Values], update: F32, residual: F32 | None
 ) -> Feedback:
     """Codec ``none``: the trained tensors in their own dtypes, what earlier codecs left added.
 
     The server gets them bit for bit where nothing was left; a sum is rounded to their dtypes.
     """
-    flat, raw = schema.split(trained)
-    compensated = flat - before
-    sent = trained
+    schema, before = model.schema, model.flat()
+    compensated, sent = update, trained
     if residual is not None:
-        compensated += residual
-        sent = schema.join(before + compensated, raw)
+        compensated = update + residual
+        sent = schema.join(before + compensated, schema.split_exact(trained)[1])
     check_finite(compensated)
     decoded = schema.split(sent)[0] - before
     body, _ = schema.split_exact(sent)
@@ -215,5 +233,5 @@ def _forget_old_runs(base: Path) -> None:
     """Make room for one more run; another process may be doing the same."""
     with contextlib.suppress(FileNotFoundError):
         runs = sorted(base.glob("run-*"), key=lambda run: run.stat().st_mtime)
-        for run in runs[: len(runs) - RUNS_KEPT + 1]:
+        for run in runs[: max(0, len(runs) - RUNS_KEPT + 1)]:
             shutil.rmtree(run, ignore_errors=True)

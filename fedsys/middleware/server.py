@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from fedsys.codecs._base import Dense, Update
 from fedsys.codecs._chain import parse, parse_received
+from fedsys.codecs._feedback import ResidualRule
 from fedsys.config.schema import CodecConfig
 from fedsys.errors import WireError
 from fedsys.middleware.control import Control, unwrap, wrap
@@ -58,8 +59,13 @@ class ServerCodec:
         """Make ``arrays`` the model that goes out next, coded by ``spec``; its version."""
         return self.downlink.advance(arrays, spec)
 
-    def records_for(self, node: int, uplink: str) -> tuple[ArrayRecord, ConfigRecord]:
-        """The model for ``node`` as a packet, and the words that go with it."""
+    def records_for(
+        self, node: int, uplink: str, trials: tuple[str, ...] = ()
+    ) -> tuple[ArrayRecord, ConfigRecord]:
+        """The model for ``node`` as a packet, and the words that go with it.
+
+        ``trials`` are codec specs that the client is to try on a sample of its update.
+        """
         version = self.downlink.version
         control = Control(
             seed=self.seed,
@@ -68,7 +74,8 @@ class ServerCodec:
             oldest_version=max(1, version - self.config.ring_versions) if self.holds else 0,
             checksum=self.downlink.checksum(),
             feedback=self.config.error_feedback,
-            decay=self.config.residual_decay,
+            rule=_rule(self.config),
+            trials=trials,
         )
         return wrap(self.downlink.payload(self.held.get(node, 0))), control.to_record()
 
@@ -135,3 +142,12 @@ class ServerCodec:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise WireError(f"tensor '{name}' holds NaN or infinite values")
         return arrays
+
+
+def _rule(config: CodecConfig) -> ResidualRule:
+    return ResidualRule(
+        decay=config.residual_decay,
+        decay_per_round=config.residual_decay_per_round,
+        max_age_versions=config.residual_max_age_versions,
+        clip=config.residual_clip,
+    )

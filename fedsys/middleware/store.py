@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedsys.codecs._base import all_finite
+from fedsys.codecs._feedback import ResidualRule
 from fedsys.errors import WireError
 from fedsys.types import F32
 from fedsys.wire.schema import Array, Schema
@@ -49,13 +50,12 @@ class NodeState:
     """Model version that the node holds in full; 0 is none."""
     held_checksum: int = 0
 
-    def settled(self, *, version: int, acked_version: int, decay: float) -> "NodeState":
+    def settled(self, *, version: int, acked_version: int, rule: ResidualRule) -> "NodeState":
         """The state before an update from ``version``, knowing what the server has accepted.
 
         An update from this same version was sent before a crash: it is made again from the same
         residual, which gives the same bytes. An older one was accepted if the server says so;
-        if not, all of it goes back into the residual. ``decay`` is charged once per version that
-        went by without this node.
+        if not, all of it goes back into the residual. ``rule`` says what its age leaves of it.
         """
         if self.pending is None:
             return self
@@ -63,10 +63,8 @@ class NodeState:
         if self.pending.version >= version and not accepted:
             return replace(self, pending=None)
         residual = self.pending.left if accepted else self.pending.compensated
-        missed = max(0, version - self.pending.version - 1)
-        if decay < 1 and missed:
-            residual = residual * np.float32(decay**missed)
-        return replace(self, residual=residual, pending=None)
+        aged = rule.aged(residual, version - self.pending.version)
+        return replace(self, residual=aged, pending=None)
 
     def of_size(self, n: int) -> "NodeState":
         """This state; without residuals if those are of another model than one of ``n`` values."""
