@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedsys.codecs._base import sum_of_squares
 from fedsys.config.schema import Experiment
-from fedsys.errors import ConfigError
+from fedsys.errors import ConfigError, WireError
 from fedsys.middleware.server import ServerCodec
 from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from fedsys.wire.schema import Array as Values
@@ -105,7 +105,8 @@ class RoundBudget(Strategy):
             down = {k.removeprefix("down."): v for k, v in tensors.items() if k[:5] == "down."}
             self._codec.downlink.restore(state["version"], down)
             self._codec.held, self._codec.acked = dict(state["held"]), dict(state["acked"])
-        except (KeyError, TypeError, ValueError) as error:
+            self.arrays()
+        except (KeyError, TypeError, ValueError, WireError) as error:
             raise ConfigError(f"the checkpoint is not one of this experiment: {error}") from error
         self._controller_state = replay(self._controller, self._scene, records)
         for record in records:
