@@ -24,7 +24,9 @@ STALL_FRACTION = 0.01
 """A loss that fell by less than this from one window to the next has stalled ..."""
 NOISE_FRACTION = 0.02
 """... if it is known this well; noisier losses cannot tell a stall from slow progress."""
-FIRST_EPOCHS = 2
+LEARNING_ROUNDS = 4
+"""Rounds in which any better choice is taken: the first estimates are poor."""
+FIRST_EPOCHS = 4
 """Local work of the first round; later rounds at most double it, so that drift shows in time."""
 
 
@@ -39,6 +41,7 @@ class State:
     """Node to the last round whose model it is known to hold."""
     choice: Choice | None = None
     held_rounds: int = 0
+    rounds: int = 0
     moved: tuple[int, ...] = ()
     """Nodes whose link changed in the last round."""
     losses: tuple[float, ...] = ()
@@ -123,6 +126,7 @@ class Adaptive:
             sizes=_sizes(state, record),
             answered={**state.answered, **dict.fromkeys(_accepted(record), record.round)},
             choice=choice,
+            rounds=state.rounds + 1,
             held_rounds=state.held_rounds + 1 if same else 1,
             moved=tuple(moved),
             losses=(state.losses + mean)[-2 * WINDOW :],
@@ -150,8 +154,9 @@ class Adaptive:
         old = state.choice
         if old is not None and choice != old and self._still_allows(state, old, ups, downs):
             ahead = max(0.0, score(choice) / score(old) - 1)
-            needed = 0.0 if choice.is_lighter_than(old) else self.hysteresis
-            settled = state.held_rounds >= 2 or bool(state.moved)
+            learning = state.rounds < LEARNING_ROUNDS
+            needed = 0.0 if learning or choice.is_lighter_than(old) else self.hysteresis
+            settled = learning or state.held_rounds >= 2 or bool(state.moved)
             if ahead < needed or not settled:
                 choice, why = old, f"kept: the best other promises {100 * ahead:.0f} % more"
             elif state.moved:
@@ -175,10 +180,11 @@ class Adaptive:
         return choice.up in ups and choice.down in downs and few_enough
 
     def _steps(self, scene: Scene, state: State, nodes: Sequence[int]) -> list[int]:
-        epoch = int(np.median([scene.steps_per_epoch(node) for node in nodes]))
+        epoch = _epoch(scene, nodes)
         if not self.choose_steps:
             return [epoch]
-        most = min(state.max_steps or 1 << 20, self.max_epochs * epoch)
+        last = FIRST_EPOCHS * epoch if state.choice is None else 2 * state.choice.local_steps
+        most = min(last, state.max_steps or last, self.max_epochs * epoch)
         return [e for e in (2**k for k in range(20)) if e < most] + [most]
 
     def _fit(
