@@ -7,7 +7,6 @@ apply the same differences in the same order, so one model stands for all of the
 missed versions gets the differences it lacks, or the whole model when those are gone or cost more.
 """
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from fedsys.codecs._base import check_finite
 from fedsys.codecs._chain import parse
+from fedsys.middleware.store import checksum_of
 from fedsys.rng import rng_for
 from fedsys.types import F32
 from fedsys.wire.packet import Kind, Packet, pack, pack_frames
@@ -104,7 +104,7 @@ class Downlink:
     def checksum(self) -> int:
         """CRC-32 of the current model as clients hold it."""
         if self._checksum is None:
-            self._checksum = zlib.crc32(self.raw, zlib.crc32(self.held))
+            self._checksum = checksum_of(self.schema, self.held, self.raw)
         return self._checksum
 
     def tensors(self) -> dict[str, Array]:

@@ -96,8 +96,13 @@ class HeldModel:
         return self.schema.split(self.arrays())[0]
 
     def checksum(self) -> int:
-        """CRC-32 of all tensors."""
-        return zlib.crc32(self.raw, zlib.crc32(self.exact))
+        """CRC-32 of the schema's digest and all tensors."""
+        return checksum_of(self.schema, self.exact, self.raw)
+
+
+def checksum_of(schema: Schema, exact: bytes, raw: bytes) -> int:
+    """What server and client compare to know that they hold the same model."""
+    return zlib.crc32(raw, zlib.crc32(exact, zlib.crc32(schema.digest)))
 
 
 class ClientStore:

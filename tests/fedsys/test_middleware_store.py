@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsys.codecs._feedback import ResidualRule
 from fedsys.middleware.store import ClientStore, HeldModel, NodeState, Pending
 from fedsys.rng import rng_for
 from fedsys.wire.schema import Schema
@@ -62,7 +63,9 @@ def same_state(left, right):
     ],
 )
 def test_settled_residual(sent, now, acked, decay, expected):
-    settled = state_after(sent).settled(version=now, acked_version=acked, decay=decay)
+    settled = state_after(sent).settled(
+        version=now, acked_version=acked, rule=ResidualRule(decay=decay)
+    )
 
     np.testing.assert_array_equal(settled.residual, expected)
     assert settled.residual.dtype == np.float32
@@ -72,7 +75,7 @@ def test_settled_residual(sent, now, acked, decay, expected):
 
 def test_a_state_without_pending_update_is_settled():
     state = NodeState(residual=OLD, held_version=2)
-    assert state.settled(version=9, acked_version=4, decay=0.5) is state
+    assert state.settled(version=9, acked_version=4, rule=ResidualRule(decay=0.5)) is state
 
 
 def test_residuals_of_another_model_are_dropped_and_the_held_one_is_not():
