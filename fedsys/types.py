@@ -33,6 +33,17 @@ class ClientPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodecTrial:
+    """What a codec would have done to a client's update, as a sample of it tells."""
+
+    spec: str
+    bits: float
+    """Bits per parameter."""
+    nmse: float
+    """Squared error over squared norm, residual included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
     """What the server decided for one round, and why."""
 
@@ -43,6 +54,8 @@ class RoundPlan:
     deadline_s: float | None
     """Seconds after the start of the round at which it closes; None waits for everyone."""
     reason: str
+    trial_codecs: tuple[str, ...] = ()
+    """Codecs that every client tries on a sample of its update, in about a millisecond each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,8 @@ class ClientReport:
     """Seconds from the start of the round to the arrival of the reply."""
     downlink_bytes: int = 0
     uplink_bytes: int = 0
+    trials: tuple[CodecTrial, ...] = ()
+    """Of the plan's ``trial_codecs``, in their order; empty where the client did not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

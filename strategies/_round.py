@@ -5,7 +5,7 @@ leaves that client out, with the reason in the record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from fedsys.errors import WireError
 from fedsys.middleware.control import RECORD
 from fedsys.middleware.server import Received, ServerCodec
+from fedsys.middleware.trials import read_trials
 from fedsys.types import ClientPlan, ClientReport, LinkSample, RoundPlan
 from strategies._aggregate import Mean
 
@@ -62,6 +63,9 @@ def gather(
         if client is not None:
             sample = _measured(grid, reply.metadata.reply_to_message_id)
             reports[client.node_id] = _take(reply, client, codec, mean, sample, sent_s)
+            if plan.trial_codecs and reports[client.node_id].accepted:
+                trials = read_trials(reply.content, plan.trial_codecs)
+                reports[client.node_id] = replace(reports[client.node_id], trials=trials)
     for message_id, client in sent.items():
         reports[client.node_id] = _missing(client, _measured(grid, message_id), plan)
     _cancel(grid, list(sent))
@@ -69,7 +73,7 @@ def gather(
 
 
 def _message(codec: ServerCodec, client: ClientPlan, plan: RoundPlan) -> Message:
-    arrays, control = codec.records_for(client.node_id, client.uplink)
+    arrays, control = codec.records_for(client.node_id, client.uplink, plan.trial_codecs)
     config = ConfigRecord(
         {"server-round": plan.round, "local-steps": client.local_steps, "lr": client.lr}
     )

@@ -89,6 +89,12 @@ class CodecConfig(Section):
     error_feedback: bool = True
     residual_decay: Fraction = 1.0
     """Factor on the residual for each round a client missed."""
+    residual_decay_per_round: Fraction = 1.0
+    """Factor on the residual whenever it is used: SparseLoCo's beta."""
+    residual_max_age_versions: Count | None = None
+    """A residual left more model versions ago is dropped; None keeps it."""
+    residual_clip: Positive | None = None
+    """Norm of the residual over that of the update, at most; None sets no limit."""
     raw: Literal["none", "stats", "small"] = "stats"
     """Tensors that always travel uncompressed: see ``fedsys.wire.schema``."""
     ring_versions: Count = 16

@@ -98,9 +98,9 @@ def _rule(record: ConfigRecord) -> ResidualRule:
         raise WireError(f"control record: decay must be in [0, 1], got {factors}")
     age, clip = record.get("m"), record.get("k")
     if age is not None and (not isinstance(age, int) or age < 1):
-        raise WireError(f"control record: age must be 1 or more, got {age}")
+        raise WireError(f"control record: age must be 1 or more, got {age!r}")
     if clip is not None and (not isinstance(clip, float) or not 0 < clip < math.inf):
-        raise WireError(f"control record: clip must be a number above 0, got {clip}")
+        raise WireError(f"control record: clip must be a number above 0, got {clip!r}")
     decay, per_round = (float(factor) for factor in factors)  # type: ignore[arg-type]
     return ResidualRule(decay=decay, decay_per_round=per_round, max_age_versions=age, clip=clip)
 

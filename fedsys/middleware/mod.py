@@ -133,7 +133,7 @@ def _encode_reply(
         raw=raw,
     )
     content[name] = wrap(pack(packet))
-    content[RECORD] = MetricRecord(
+    figures = MetricRecord(
         {
             "update-norm": float(np.sqrt(sum_of_squares(update))),
             "residual-norm": float(np.sqrt(sum_of_squares(made.residual))),
@@ -142,7 +142,8 @@ def _encode_reply(
     )
     if control.trials:
         tried = [_codec(spec, context.run_config) for spec in control.trials]
-        content[RECORD].update(trial_figures(tried, made.compensated, control.seed))
+        figures.update(trial_figures(tried, made.compensated, control.seed))
+    content[RECORD] = figures
 
 
 def _compensated(
