@@ -106,6 +106,10 @@ class Controller(Protocol[S]):
         ...
 
 
+CONTROLLER_PARTS = ("chooses_codecs", "fednova", "start", "plan", "observe")
+"""What a user's class must have to be a strategy."""
+
+
 def replay(controller: Controller[S], scene: Scene, records: Sequence[RoundRecord]) -> S:
     """The state after ``records``, as if the run had never stopped."""
     state = controller.start(scene)

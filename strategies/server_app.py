@@ -15,7 +15,7 @@ from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
 from fedsys.options import configured
 from fedsys.registry import load
-from strategies._base import Controller
+from strategies._base import CONTROLLER_PARTS, Controller
 from strategies._flower import RoundBudget
 
 app = ServerApp()
@@ -37,6 +37,9 @@ def controller_for(experiment: Experiment) -> Controller[Any]:
     name, options = experiment.strategy.name, experiment.strategy.options
     kind = load("strategies", name, "strategy")
     controller: Controller[Any] = configured(f"strategy '{name}'", kind, options)
+    lacking = [part for part in CONTROLLER_PARTS if not hasattr(controller, part)]
+    if lacking:
+        raise ConfigError(f"strategy '{name}' has no {', '.join(lacking)}; see strategies/_base.py")
     return controller
 
 

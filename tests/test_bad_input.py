@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from fedsys.cli.main import run
 from fedsys.config.load import load_experiment, parse_experiment
@@ -38,6 +39,7 @@ BAD_SETTINGS = {
     "strategy.name=adaptiv": "no strategy 'adaptiv'; did you mean 'adaptive'?",
     "strategy.name=server_app": "no strategy 'server_app'; choose from",
     "strategy.name=nowhere.at:All": "strategy 'nowhere.at:All' cannot be loaded",
+    "strategy.name=fedsys.clock:WallClock": "has no chooses_codecs, fednova, start, plan, observe",
     "strategy.options.local_epoch=2": "no option 'local_epoch'; did you mean 'local_epochs'?",
     "strategy.options.local_epochs=0": "fixed.local_epochs must be a whole number of 1 or more",
     "network.link=4g": "no link '4g'",
@@ -94,6 +96,15 @@ def refusal(capsys, place, *arguments, out=""):
 def test_a_bad_setting_is_refused_by_simulate(setting, capsys, place):
     line = refusal(capsys, place, "simulate", "x.toml", "--set", setting)
     assert BAD_SETTINGS[setting] in line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [("training.device=cuda", "finds no CUDA"), ("training.precision=fp16", "needs a CUDA device")],
+)
+def test_what_this_machine_cannot_do_is_refused_before_the_run(setting, expected, capsys, place):
+    assert expected in refusal(capsys, place, "simulate", "x.toml", "--set", setting)
 
 
 @pytest.mark.parametrize(

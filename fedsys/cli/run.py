@@ -7,6 +7,7 @@ from typing import Any
 from flwr.app import Message
 from threadpoolctl import threadpool_limits
 
+from clients.device import autocast, choose_device
 from clients.server_side import ServerTask
 from fedsys.codecs._chain import parse
 from fedsys.config.load import dump_toml
@@ -42,6 +43,7 @@ def check_experiment(experiment: Experiment) -> None:
             parse(getattr(experiment.codec, way))
         except ConfigError as error:
             raise ConfigError(f"codec.{way}: {error}") from error
+    autocast(experiment.training.precision, choose_device(experiment.training.device))
     controller_for(experiment)
     link_for(experiment.network.link, experiment.network.options, experiment.run.seed, 1)
     device_for(experiment.devices.profile, experiment.devices.options, experiment.run.seed, 1)
