@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from flwr.app import Context, Error, Message, RecordDict
+from threadpoolctl import threadpool_limits
 
 from fedsys._flwr_private import CLIENT_APP_RAISED_EXCEPTION, set_task_identity
 from fedsys.errors import FedsysError
@@ -200,6 +201,8 @@ def _prepare(app: str, run_id: int, warm_up: str | None, run_config: RunConfig) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_task_identity(run_id)
     _load(app)
+    # Sums over several threads differ in the last bits from sums over one.
+    threadpool_limits(1)
     if warm_up is not None:
         _load(warm_up)(run_config)
 
