@@ -1,0 +1,1 @@
+"""Handwritten digits, learned by a federation: knows nothing of fedsys but for two lines."""
