@@ -214,6 +214,36 @@ def test_lowrank_is_exact_on_a_matrix_of_that_rank():
     np.testing.assert_allclose(y, x, atol=1e-4)
 
 
+def test_lowrank_comes_near_the_best_of_its_rank():
+    left, _ = np.linalg.qr(gaussian(200 * 200, 4).reshape(200, 200))
+    right, _ = np.linalg.qr(gaussian(200 * 200, 5).reshape(200, 200))
+    spectrum = np.arange(1, 201) ** -1.0
+    x = ((left * spectrum) @ right).astype(np.float32).reshape(-1)
+    best = (spectrum[4:] ** 2).sum() / (spectrum**2).sum()
+    assert nmse(x, coded("lowrank(4)", x, layout=((200, 200),))[1]) < 1.25 * best
+    assert nmse(x, coded("lowrank(4,passes=6)", x, layout=((200, 200),))[1]) < 1.02 * best
+
+
+def test_lowrank_from_a_random_start_beats_one_pass_from_the_last_factors():
+    """PowerSGD's warm start; under error feedback its subspace is the one already emptied."""
+    layout, rng = ((100, 120),), rng_for(8)
+    base = gaussian(100 * 5, 4).reshape(100, 5) @ gaussian(5 * 120, 5).reshape(5, 120)
+    ours, theirs, right = None, np.zeros((100, 120)), rng.standard_normal((120, 2))
+    own_error = warm_error = 0.0
+    for at in range(10):
+        update = (base + 2 * gaussian(12_000, at).reshape(100, 120)).astype(np.float32)
+        made = encode_with_feedback(parse("lowrank(2)"), update, ours, layout, rng_for(at))
+        ours, own_error = made.residual, own_error + made.nmse
+
+        theirs = theirs + update
+        left, _ = np.linalg.qr(theirs @ right)
+        right = theirs.T @ left
+        total = np.linalg.norm(theirs) ** 2
+        theirs = theirs - left @ right.T
+        warm_error += np.linalg.norm(theirs) ** 2 / total
+    assert own_error < warm_error
+
+
 def test_lowrank_leaves_small_tensors_alone():
     x = gaussian(40 * 40 + 7)
     np.testing.assert_array_equal(coded("lowrank(2)", x, layout=((40, 40), (7,)))[1], x)
