@@ -14,8 +14,9 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import resource_tracker
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from flwr.app import Context, Error, Message, RecordDict
 from threadpoolctl import threadpool_limits
@@ -25,6 +26,7 @@ from fedsys.errors import FedsysError
 from fedsys.types import NodeConfig, RunConfig
 
 Handler = Callable[[Message, Context], object]
+T = TypeVar("T")
 Answer = tuple[Message, RecordDict | None]
 
 ATTEMPTS = 3
@@ -99,11 +101,11 @@ class Pool:
         if self._executor is None:
             raise ValueError("this pool has no worker processes")
         try:
-            return self._executor.submit(_serve, self._app, message, context)
+            return _submit(self._executor, _serve, self._app, message, context)
         except BrokenProcessPool:
             self._executor.shutdown(wait=False)
             self._executor = self._start()
-            return self._executor.submit(_serve, self._app, message, context)
+            return _submit(self._executor, _serve, self._app, message, context)
 
     def keep(self, node_id: int, answer: Answer) -> Message:
         """Store the node's state for its next message; the reply."""
@@ -149,7 +151,7 @@ class Pool:
     def _check_start(executor: ProcessPoolExecutor) -> None:
         """Find out now, not at every client's message, that workers cannot start."""
         try:
-            executor.submit(os.getpid).result()
+            _submit(executor, os.getpid).result()
         except BrokenProcessPool as error:
             raise WorkerDied(
                 "worker processes do not start, the reason is printed above; a script that uses "
@@ -196,9 +198,21 @@ class _Reply(Future[Message]):
             self.set_exception(WorkerDied(reason))
 
 
+def _submit(executor: ProcessPoolExecutor, work: Callable[..., T], *arguments: object) -> Future[T]:
+    """Submit, so that a worker started for it never sees Ctrl-C.
+
+    Ctrl-C reaches every process of the terminal; what it means is for the parent to say. A signal
+    mask is inherited, so workers have it from their first moment on.
+    """
+    resource_tracker.ensure_running()  # Its start would lift the mask.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return executor.submit(work, *arguments)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _prepare(app: str, run_id: int, warm_up: str | None, run_config: RunConfig) -> None:
-    # Ctrl-C reaches every process of the terminal; what it means is for the parent to say.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_task_identity(run_id)
     _load(app)
     # Sums over several threads differ in the last bits from sums over one.

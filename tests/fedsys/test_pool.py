@@ -198,16 +198,19 @@ def test_asking_twice_gives_the_same_reply_and_does_not_bring_old_state_back(tmp
     assert shown(third)[0]["calls"] == 3
 
 
-def test_ctrl_c_is_for_the_parent_alone(tmp_path):
+@pytest.mark.parametrize("waiting_s", [0.0, 0.2, 1.0])
+def test_ctrl_c_is_for_the_parent_alone(tmp_path, waiting_s):
+    """Also while a worker is still starting."""
     before = set(multiprocessing.active_children())
     with pool_of(2) as pool:
         futures = pool.submit(ask(tmp_path, [(2, "slow"), (3, "slow")]))
-        while not (starts(tmp_path, 2) and starts(tmp_path, 3)):
-            time.sleep(0.01)
-        for process in set(multiprocessing.active_children()) - before:
+        time.sleep(waiting_s)
+        workers = set(multiprocessing.active_children()) - before
+        for process in workers:
             os.kill(process.pid, signal.SIGINT)
         results = [future.result() for future in futures]
 
+    assert len(workers) == 2
     assert not any(reply.has_error() for reply in results)
     assert starts(tmp_path, 2) == starts(tmp_path, 3) == 1
 
