@@ -127,7 +127,7 @@ def test_ecq_overhead_on_short_vectors_is_some_ten_bytes(n):
 def test_ecq_refuses_a_code_without_levels_or_with_too_many(width):
     step = bytes([0x00, 0x80, 0x3F])
     body = b"\0" + step + varint(width) + bytes(min(width, 4)) + bytes([9] * (2 * width + 1))
-    with pytest.raises(WireError, match="levels|216"):
+    with pytest.raises(WireError, match=r"levels|216"):
         parse("ecq(1)").decode(body, 10, ((10,),))
 
 
@@ -140,3 +140,12 @@ def test_any_ecq_table_and_words_raise_only_wire_errors(table, words):
     except WireError:
         return
     assert np.isfinite(update.dense()).all()
+
+
+@pytest.mark.parametrize("bits", [0.05, 0.1, 0.3])
+def test_ecq_spends_what_clustered_values_save_on_a_finer_step(bits):
+    """As in a model whose last layer moves most."""
+    scale = np.where(np.arange(200_000) < 20_000, 1.0, 0.02)
+    x = (rng_for(7).laplace(size=scale.size) * scale).astype(np.float32)
+    body = parse(f"ecq({bits})").encode(x, ((x.size,),), rng_for(0))
+    assert 0.95 * bits <= 8 * len(body) / x.size <= 1.005 * bits
