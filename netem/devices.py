@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedsys.errors import ConfigError
+from fedsys.options import configured
 from fedsys.registry import nearest
 from fedsys.rng import rng_for
-from fedsys.options import configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Protocol
 
 from fedsys.errors import ConfigError, LinkError
+from fedsys.options import configured, defaults
 from fedsys.registry import available, load, nearest
 from netem.link import Link
-from fedsys.options import configured, defaults
 
 MODELS = "netem.links"
 

@@ -18,7 +18,9 @@ _CLOSE_FRACTION = 5e-4
 """A step whose rate falls short of the budget by no more than this is not improved upon."""
 
 _FINEST_STEP = 2.0**-26
-_BUCKETS = 8 * 32
+_BUCKETS = np.arange(8 * 32)
+_STARTS = bucket_start(_BUCKETS, MANTISSA)
+_WIDTHS = np.maximum((_BUCKETS >> MANTISSA) - 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,12 @@ class SortedSample:
     def attempt(self, quantizer: Quantizer) -> Trial:
         """Rate and error of ``quantizer`` on the sample."""
         levels = int(self.top / quantizer.step + quantizer.offset)
-        starts = bucket_start(np.arange(_BUCKETS), MANTISSA)
-        starts = starts[starts <= levels]
+        starts = _STARTS[: np.searchsorted(_STARTS, levels, side="right")]
         edges = self._cuts(starts[1:], quantizer)
         counts, sums, squares = (np.diff(t) for t in (edges, self.sums[edges], self.squares[edges]))
         total = self.values.size
         nonzero = total - int(counts[0])
-        width = np.maximum((np.arange(starts.size) >> MANTISSA) - 1, 0)
+        width = _WIDTHS[: starts.size]
         share = counts[counts > 0] / total
         entropy = float(-(share * np.log2(share)).sum())
         bits = entropy + (nonzero + float((counts * width).sum())) / total
@@ -92,7 +93,7 @@ class SortedSample:
         low, high = np.log(self.top * _FINEST_STEP), np.log(self.top / (1 - offset) * 0.999)
         best = self.attempt(Quantizer(float(np.exp(high)), offset))
         over, under = np.log(26 / bits), np.log(best.bits / bits)
-        low_moved = high_moved = False
+        moved = 0
         for _ in range(_TRIES):
             if best.bits > (1 - _CLOSE_FRACTION) * bits:
                 break
@@ -100,9 +101,9 @@ class SortedSample:
             trial = self.attempt(Quantizer(float(np.exp(middle)), offset))
             excess = np.log(trial.bits / bits)
             if excess > 0:
-                under = under / 2 if low_moved else under
-                low, over, low_moved, high_moved = middle, excess, True, False
+                under = under / 2 if moved > 0 else under
+                low, over, moved = middle, excess, 1
             else:
-                over = over / 2 if high_moved else over
-                high, under, best, high_moved = middle, excess, trial, True
+                over = over / 2 if moved < 0 else over
+                high, under, best, moved = middle, excess, trial, -1
         return best

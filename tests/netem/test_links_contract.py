@@ -6,8 +6,8 @@ from dataclasses import MISSING
 import pytest
 
 from fedsys.errors import ConfigError
-from fedsys.registry import available, load
 from fedsys.options import defaults
+from fedsys.registry import available, load
 from netem.profiles import MODELS, PROFILES, available_links, link_for
 from netem.transfer import plan_transfer
 
