@@ -11,7 +11,9 @@ from fedsys.cli.run import check_experiment
 from fedsys.config.load import load_experiment
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"```python\n# (codec|strategy|link|task)\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(
+    r"^## A (codec|strategy|link|task)[^\n]*\n.*?```python\n(.*?)```", re.DOTALL | re.MULTILINE
+)
 CLASSES = {
     "codec": "StochasticSign",
     "strategy": "WarmUp",
