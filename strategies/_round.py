@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsys.errors import WireError
-from fedsys.middleware.control import RECORD
+from fedsys.middleware.control import MAX_NORM, RECORD
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.middleware.trials import read_trials
 from fedsys.types import ClientPlan, ClientReport, LinkSample, RoundPlan
@@ -21,8 +21,6 @@ from strategies._aggregate import Mean
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 MAX_EXAMPLES = 1 << 40
-MAX_NORM = 1e15
-"""No training moves a model this far; sums over a cohort stay finite below it."""
 MAX_FIGURE = 1e30
 
 

@@ -19,6 +19,8 @@ STYPE = "fedsys.packet"
 _KEY = "packet"
 MAX_TRIALS = 16
 """Codecs that a server may have tried on one update."""
+MAX_NORM = 1e15
+"""No training moves a model this far; sums over a cohort stay finite below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from fedsys.codecs._chain import Codec, parse_received
 from fedsys.codecs._feedback import Feedback, encode_with_feedback
 from fedsys.errors import WireError
 from fedsys.middleware.conform import conform
-from fedsys.middleware.control import RECORD, Control, unwrap, wrap
+from fedsys.middleware.control import MAX_NORM, RECORD, Control, unwrap, wrap
 from fedsys.middleware.store import ClientStore, HeldModel, NodeState, Pending
 from fedsys.middleware.trials import trial_figures
 from fedsys.rng import rng_for
@@ -155,7 +155,10 @@ def _compensated(
     store: ClientStore,
     node: int,
 ) -> Feedback:
-    """Encode the update with what earlier rounds left, and keep what this one leaves."""
+    """Encode the update with what earlier rounds left, and keep what this one leaves.
+
+    An update too large for any server to accept is not kept: it would spoil all later ones.
+    """
     version, model = received
     state = store.load(node).of_size(model.schema.n)
     base = replace(state, residual=None, pending=None)
@@ -169,7 +172,8 @@ def _compensated(
         made = encode_with_feedback(codec, update, residual, model.schema.layout, rng)
     else:
         made = _encode_exact(model, trained, update, residual)
-    if control.feedback and (codec.stages or base.residual is not None):
+    usable = sum_of_squares(made.compensated) <= MAX_NORM**2
+    if control.feedback and usable and (codec.stages or base.residual is not None):
         pending = Pending(version=version, compensated=made.compensated, left=made.residual)
         store.save(node, replace(base, pending=pending))
     return made
