@@ -23,10 +23,14 @@ def partition(
     example would mix users. ConfigError, with values that would do, when it cannot be done.
     """
     if n < config.clients * config.min_examples:
+        fewer = [
+            f"{name} <= {n // other}"
+            for name, other in (("clients", config.min_examples), ("min_examples", config.clients))
+            if other <= n
+        ]
         raise ConfigError(
             f"partition: {n} examples are too few for {config.clients} clients of at least "
-            f"{config.min_examples}; set clients <= {n // config.min_examples} or min_examples "
-            f"<= {n // config.clients}"
+            f"{config.min_examples}; set {' or '.join(fewer) or 'both lower'}"
         )
     rng = rng_for(seed, "partition")
     if config.kind == "user":

@@ -101,8 +101,16 @@ def test_extreme_skew_with_many_clients_is_filled_up_without_redrawing():
 
 
 def test_too_few_examples_is_an_error_that_proposes_values():
-    with pytest.raises(ConfigError, match="clients <= 10 or min_examples <= 3"):
-        partition(50, np.zeros(50, int), None, Partition(clients=15, min_examples=5), 1)
+    for clients, least, proposal in [
+        (15, 5, "clients <= 10 or min_examples <= 3"),
+        (60, 5, "clients <= 10"),
+        (2, 60, "min_examples <= 25"),
+        (60, 60, "both lower"),
+    ]:
+        with pytest.raises(ConfigError, match=f"set {proposal}$"):
+            partition(
+                50, np.zeros(50, int), None, Partition(clients=clients, min_examples=least), 1
+            )
 
 
 @given(users=st.lists(st.integers(0, 9), min_size=10, max_size=200), seed=st.integers(0, 99))
