@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from fedsys.cli.cells import Cell
 from fedsys.telemetry.comparison import Trial
-from fedsys.telemetry.decisions import codecs_in, steps_in
+from fedsys.telemetry.decisions import codecs_in, left_out, steps_in
 from fedsys.telemetry.figures import number, percent
 from fedsys.telemetry.runfolder import ROUNDS
 from fedsys.telemetry.summary import summarise
@@ -64,7 +64,7 @@ class RunProgress:
         return (
             f"accuracy {accuracy} %  {number(record.end_s)} s  "
             f"uplink {number(self._uplink_bytes / 1e6)} MB  "
-            f"steps {steps_in(record.plan)}  {codecs_in(record.plan)}"
+            f"steps {steps_in(record.plan)}  {codecs_in(record.plan)}{_losses(record)}"
         )
 
 
@@ -144,6 +144,16 @@ class Tail:
         self._offset += len(whole) + 1
         record: dict[str, Any] = json.loads(whole.rpartition(b"\n")[2])
         return record
+
+
+def _losses(record: RoundRecord) -> str:
+    """How many updates were used where not all were; why, where none was."""
+    lost = left_out([record])
+    if not lost:
+        return ""
+    used = len(record.reports) - lost.total()
+    why = "" if used else f": {lost.most_common(1)[0][0][:120]}"
+    return f"  used {used} of {len(record.reports)}{why}"
 
 
 def _ending(trial: Trial) -> str:

@@ -11,6 +11,7 @@ from fedsys.cli.tables import check_writable, console, summary_table, write_json
 from fedsys.config.load import load_experiment
 from fedsys.config.schema import Experiment
 from fedsys.telemetry.comparison import Trial, compare, comparison_json
+from fedsys.telemetry.decisions import left_out_text
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
 
@@ -78,6 +79,8 @@ def run_simulation(
         )
     summary = summarise(trial.records, experiment.run.target, trial.stopped_by)
     out.print(summary_table(summary))
+    if lost := left_out_text(trial.records):
+        out.print(f"updates left out: {lost}", soft_wrap=True)
     out.print(f"ended by {trial.stopped_by}; {path}", soft_wrap=True)
     write_json(json, _json(experiment, trial))
     if trial.stopped_by == INTERRUPTED:

@@ -46,6 +46,11 @@ def left_out(records: Sequence[RoundRecord]) -> Counter[str]:
     )
 
 
+def left_out_text(records: Sequence[RoundRecord]) -> str:
+    """The four most frequent reasons in one line; empty when every update was used."""
+    return "; ".join(f"{reason} ({count})" for reason, count in left_out(records).most_common(4))
+
+
 def codecs_in(plan: RoundPlan) -> str:
     """Codecs of the clients' updates, with how many clients where they differ."""
     counted = Counter(client.uplink for client in plan.clients)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedsys.telemetry.atomic import write_atomic
 from fedsys.telemetry.comparison import MEASURES, Comparison
-from fedsys.telemetry.decisions import Decision, decisions, left_out
+from fedsys.telemetry.decisions import Decision, decisions, left_out_text
 from fedsys.telemetry.figures import (
     MISSING,
     cost_text,
@@ -146,8 +146,7 @@ def _decision_block(comparison: Comparison, index: int) -> str:
     row = comparison.rows[index]
     seed = min(row.trials)
     records = row.trials[seed].records
-    failures = left_out(records)
-    lost = "; ".join(f"{reason} ({count})" for reason, count in failures.most_common(4))
+    lost = left_out_text(records)
     note = f'<p class="note">Updates left out: {escape(lost)}</p>' if lost else ""
     stopped = row.trials[seed].stopped_by
     end = f", ended by {stopped}" if stopped else ""

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import typer
@@ -13,7 +13,7 @@ from fedsys.config.load import with_settings
 from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
 from fedsys.telemetry.runfolder import RunFolder
-from fedsys.types import ClientPlan, RoundPlan, RoundRecord
+from fedsys.types import ClientPlan, ClientReport, RoundPlan, RoundRecord
 
 EXPERIMENT = with_settings(
     Experiment(), {"run.budget.rounds": 4, "run.target": 0.75, "run.stop_at_target": False}, "test"
@@ -87,6 +87,23 @@ def test_without_a_terminal_each_round_is_a_line_with_the_figures_people_watch(t
         "round 2/4  accuracy 50.0 %  20.0 s  uplink 2.00 MB  steps 5  topk(0.05)|int8",
     ]
     assert lines[-1] == f"ended by rounds; {tmp_path / 'a-1'}"
+
+
+def all_failing(experiment, folder, *, workers, on_round, stop):
+    """One round in which node 1 gave no usable update."""
+    report = ClientReport(node_id=1, accepted=False, reason="Diverged: the loss is nan")
+    failed = replace(record(1), reports=(report,))
+    folder.append(failed)
+    on_round(failed)
+    return Outcome("rounds", [failed])
+
+
+def test_when_no_client_gives_an_update_the_reason_is_shown_quiet_or_not(tmp_path, capsys):
+    simulate(tmp_path / "a-1", all_failing)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("used 0 of 1: Diverged: the loss is nan")
+    simulate(tmp_path / "b-1", all_failing, quiet=True)
+    assert "updates left out: Diverged: the loss is nan (1)\n" in capsys.readouterr().out
 
 
 def test_quiet_still_shows_the_summary_and_no_round(tmp_path, capsys):
