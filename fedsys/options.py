@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import MISSING
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedsys.errors import ConfigError
 from fedsys.registry import nearest
@@ -24,17 +26,30 @@ def configured(what: str, kind: Any, options: dict[str, Any]) -> Any:
 def defaults(kind: Any) -> dict[str, Any]:
     """Option names of a dataclass with their defaults; MISSING where there is none."""
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    return {field.name: field.default for field in fields}
+    return {field.name: _default(field) for field in fields if field.init}
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def options_text(kind: Any) -> str:
+    """The options as ``name = default, ...``; empty when there are none."""
+    return ", ".join(
+        key if default is MISSING else f"{key} = {default!r}"
+        for key, default in defaults(kind).items()
+    )
 
 
 def _check(what: str, kind: Any, options: dict[str, Any]) -> None:
     known, hints = defaults(kind), _hints(kind)
     for key, value in options.items():
         if key not in known:
-            raise ConfigError(f"{what}: no option '{key}'; {nearest(key, sorted(known))}")
+            hint = nearest(key, sorted(known)) if known else "it has none"
+            raise ConfigError(f"{what}: no option '{key}'; {hint}")
         if not _fits(value, hints[key]):
             raise ConfigError(f"{what}: {key} must be {_words(hints[key])}, got {value!r}")
-    missing = [key for key in known if known[key] is dataclasses.MISSING and key not in options]
+    missing = [key for key in known if known[key] is MISSING and key not in options]
     if missing:
         raise ConfigError(f"{what}: needs {' and '.join(missing)}")
 
@@ -48,6 +63,8 @@ def _fits(value: Any, hint: Any) -> bool:
     parts = get_args(hint)
     if get_origin(hint) is Literal:
         return value in parts
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             return False

@@ -4,11 +4,11 @@ A profile is a set of options of one link model. Nodes differ (``spread``), beca
 are what federated learning meets. A number without a source is ours, and says so.
 """
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fedsys.errors import ConfigError, LinkError
-from fedsys.options import configured, defaults
+from fedsys.options import configured, options_text
 from fedsys.registry import available, load, nearest
 from netem.link import Link
 
@@ -209,11 +209,8 @@ def available_links() -> list[tuple[str, str]]:
     models = []
     for name in available(MODELS):
         kind = load(MODELS, name)
-        options = ", ".join(
-            key if default is MISSING else f"{key} = {default!r}"
-            for key, default in defaults(kind).items()
-        )
-        models.append((name, f"{' '.join((kind.__doc__ or '').split())} Options: {options}"))
+        text = " ".join((kind.__doc__ or "").split())
+        models.append((name, f"{text} Options: {options_text(kind)}"))
     return profiles + models
 
 

@@ -48,7 +48,7 @@ BAD_SETTINGS = {
     "devices.profile=toaster": "no device 'toaster'",
     "devices.options.x=1": "no option 'x'",
     "task.name=digit": "no task 'digit'; did you mean 'digits'?",
-    "task.options.model=rnn": "task.options.model",
+    "task.options.model=rnn": "model must be one of mlp, cnn, got 'rnn'",
     "task.options.depth=3": "no option 'depth'",
     "cohort.size=5": "5 clients sampled of partition.clients = 4",
     "cohort.size=0": "cohort.size: input should be greater than or equal to 1",

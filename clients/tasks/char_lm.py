@@ -41,7 +41,7 @@ class CharLm:
             ("hidden", self.hidden),
         ):
             if value < 1:
-                raise ConfigError(f"task.options.{name}: must be at least 1, got {value}")
+                raise ConfigError(f"{name} must be at least 1, got {value}")
 
     def train_data(self) -> Examples:
         """Windows int64 [n, length] of the first 90 %, each with its successor characters."""

@@ -1,6 +1,5 @@
 """``fedsys list``: every name an experiment file may use, explained by its own docstring."""
 
-import dataclasses
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedsys.cli.tables import check_writable, console, help_table, write_json
+from fedsys.options import options_text
 from fedsys.registry import available, load
 
 
@@ -62,11 +62,5 @@ _LISTS: dict[Kind, Callable[[], list[tuple[str, str]]]] = {
 def _help(kind: Any) -> str:
     """The docstring in one paragraph, then the options with their defaults."""
     text = " ".join((kind.__doc__ or "").split())
-    if not dataclasses.is_dataclass(kind):
-        return text
-    options = ", ".join(
-        field.name if field.default is dataclasses.MISSING else f"{field.name} = {field.default!r}"
-        for field in dataclasses.fields(kind)
-        if field.init
-    )
+    options = options_text(kind)
     return f"{text} Options: {options}" if options else text
