@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 
 from clients.device import autocast, choose_device
 from clients.server_side import ServerTask
+from fedsys.cli.execution import INTERRUPTED
 from fedsys.codecs._chain import parse
 from fedsys.config.load import dump_toml
 from fedsys.config.schema import Experiment
@@ -88,7 +89,7 @@ def run_experiment(
                 on_round(record)
             stopped_by = strategy.stopped_by
             if not stopped_by and stop():
-                return RunResult("interrupt", records, "")
+                return RunResult(INTERRUPTED, records, "")
     model_sha256 = folder.save_model(strategy.arrays())
     return RunResult(stopped_by, records, model_sha256)
 

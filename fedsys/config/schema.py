@@ -2,7 +2,7 @@
 
 A value is checked where it is declared; what needs two sections to judge is checked in
 ``Experiment``. Names of codecs, links, tasks and strategies are checked against the registries by
-``fedsys.config.load``, because this file imports nothing but the standard models.
+``fedsys.cli.run.check_experiment``, because this file imports nothing but the standard models.
 """
 
 from typing import Annotated, Any, Literal
