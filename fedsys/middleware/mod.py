@@ -172,9 +172,10 @@ def _compensated(
         made = encode_with_feedback(codec, update, residual, model.schema.layout, rng)
     else:
         made = _encode_exact(model, trained, update, residual)
-    usable = sum_of_squares(made.compensated) <= MAX_NORM**2
-    if control.feedback and usable and (codec.stages or base.residual is not None):
-        pending = Pending(version=version, compensated=made.compensated, left=made.residual)
+    if control.feedback and (codec.stages or base.residual is not None):
+        pending = None
+        if sum_of_squares(made.compensated) <= MAX_NORM**2:
+            pending = Pending(version=version, compensated=made.compensated, left=made.residual)
         store.save(node, replace(base, pending=pending))
     return made
 
