@@ -120,7 +120,10 @@ def comparison_json(comparison: Comparison, verdict: Sequence[str]) -> dict[str,
 
 
 def _row_json(comparison: Comparison, row: Row) -> dict[str, Any]:
-    """Medians; null where the median run did not reach the target, its horizon beside it."""
+    """Medians; null where the median run did not reach the target, its horizon beside it.
+
+    A ratio is null where no pair of runs tells anything about it.
+    """
     final = row.final()
     found: dict[str, Any] = {
         "strategy": row.label,
@@ -138,7 +141,7 @@ def _row_json(comparison: Comparison, row: Row) -> dict[str, Any]:
         found[f"{key}_range"] = [cost.low, cost.high]
         ratio = comparison.ratio(row, measure)
         name = measure.removesuffix("_bytes")
-        found[f"{name}_ratio"] = ratio.mean if ratio else None
+        found[f"{name}_ratio"] = ratio.mean if ratio and not ratio.unknown else None
         found[f"{name}_ratio_interval"] = _interval_json(ratio)
     return found
 

@@ -133,6 +133,13 @@ def test_json_holds_the_medians_and_is_json():
     assert found["rows"][0]["seconds_ratio"] == 1
 
 
+def test_json_has_no_ratio_where_neither_reached_the_target():
+    rows = comparison_json(compare("x", 0.99, {"plain": BASE, "fast": FAST}), [])["rows"]
+    assert [row["reached_target"] for row in rows] == [0, 0]
+    for row in rows:
+        assert row["seconds_to_target"] is row["seconds_ratio"] is row["uplink_ratio"] is None
+
+
 def test_nothing_to_compare_is_an_error():
     with pytest.raises(ConfigError, match="no run to compare"):
         compare("x", 0.9, {"plain": {}})
