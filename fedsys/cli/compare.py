@@ -141,6 +141,4 @@ def _publish(
 
 def _finished(cell: Cell) -> Trial | None:
     """What the cell's folder holds, if its run came to an end."""
-    if not (cell.path / "result.json").exists():
-        return None
     return finished_trial(RunFolder(cell.path, cell.experiment))

@@ -1,6 +1,7 @@
 """What is shown while runs go on: a bar in a terminal, a line an event everywhere else."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -152,17 +153,24 @@ def _losses(record: RoundRecord) -> str:
     if not lost:
         return ""
     used = len(record.reports) - lost.total()
-    why = "" if used else f": {lost.most_common(1)[0][0][:120]}"
+    why = "" if used else f": {_most_frequent(lost)}"
     return f"  used {used} of {len(record.reports)}{why}"
+
+
+def _most_frequent(reasons: Counter[str]) -> str:
+    return reasons.most_common(1)[0][0][:120]
 
 
 def _ending(trial: Trial) -> str:
     summary = summarise(trial.records, None, trial.stopped_by)
     accuracy = "-" if summary.final_metric is None else percent(summary.final_metric)
     total = summary.total
+    lost = left_out(trial.records)
+    none_used = lost and lost.total() == sum(len(record.reports) for record in trial.records)
+    why = f"; no update was used: {_most_frequent(lost)}" if none_used else ""
     return (
         f"accuracy {accuracy} %, {total.rounds} rounds, {number(total.seconds)} s, "
-        f"uplink {number(total.uplink_bytes / 1e6)} MB, ended by {trial.stopped_by}"
+        f"uplink {number(total.uplink_bytes / 1e6)} MB, ended by {trial.stopped_by}{why}"
     )
 
 

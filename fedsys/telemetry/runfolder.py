@@ -110,9 +110,11 @@ class RunFolder:
         if not file.exists():
             return None
         try:
-            result: dict[str, Any] = json.loads(_text(file))
+            result = json.loads(_text(file))
         except ValueError as error:
             raise ConfigError(f"{file}: not valid JSON: {error}") from error
+        if not isinstance(result, dict) or "stopped_by" not in result:
+            raise ConfigError(f"{file}: not the result of a run")
         return result
 
     def finish(self) -> None:

@@ -17,7 +17,7 @@ from fedsys.cli.report import read_comparison
 from fedsys.config.load import parse_experiment, with_settings
 from fedsys.errors import ConfigError
 from fedsys.telemetry.runfolder import RunFolder
-from fedsys.types import RoundPlan, RoundRecord
+from fedsys.types import ClientReport, RoundPlan, RoundRecord
 
 EXPERIMENT = parse_experiment(
     """
@@ -36,7 +36,7 @@ def plan(tmp_path, experiment=EXPERIMENT, seeds=2, strategies=()):
     return plan_cells(experiment, tmp_path, seeds=seeds, strategies=strategies)
 
 
-def finish(cell):
+def finish(cell, reports=()):
     """A run of three rounds, quicker with a larger learning rate."""
     folder = RunFolder.create(cell.path, cell.experiment, resume=True)
     length_s = (cell.seed + 1) / cell.experiment.training.lr
@@ -47,7 +47,7 @@ def finish(cell):
                 plan=RoundPlan(
                     round=number, clients=(), downlink="none", deadline_s=None, reason=""
                 ),
-                reports=(),
+                reports=reports,
                 start_s=length_s * (number - 1),
                 end_s=length_s * number,
                 downlink_bytes=10,
@@ -144,6 +144,12 @@ def test_table_verdict_report_and_json(tmp_path, capsys):
     assert fast["seconds_ratio"] == pytest.approx(1 / 3)
     assert fast["uplink_ratio"] == 1
     assert (tmp_path / "demo" / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_run_that_used_no_update_says_why(tmp_path, capsys):
+    report = ClientReport(node_id=1, accepted=False, reason="Diverged: the loss is nan")
+    compare(tmp_path, work=lambda cell: finish(cell, (report,)))
+    assert "no update was used: Diverged: the loss is nan\n" in capsys.readouterr().out
 
 
 def test_report_reads_the_same_comparison_from_the_folders(tmp_path):

@@ -160,12 +160,21 @@ def test_a_folder_that_died_while_it_was_made_can_be_used(tmp_path):
     assert RunFolder.create(tmp_path, EXPERIMENT, resume=False).records() == []
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"total": 3}'])
+def test_a_damaged_result_is_an_error(folder, text):
+    RunFolder.create(folder.path, EXPERIMENT, resume=False)
+    (folder.path / "result.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"result\.json: not"):
+        folder.result()
+
+
 def test_open_gives_the_experiment_and_result_back(folder):
     experiment = with_settings(EXPERIMENT, {"run.target": 0.9, "strategy.options.a": [1]}, "test")
-    RunFolder.create(folder.path.parent / "b", experiment, resume=False).save_result({"x": 1.5})
+    result = {"stopped_by": "rounds", "x": 1.5}
+    RunFolder.create(folder.path.parent / "b", experiment, resume=False).save_result(result)
     again = RunFolder.open(folder.path.parent / "b")
     assert again.experiment == experiment
-    assert again.result() == {"x": 1.5}
+    assert again.result() == result
     assert folder.result() is None
     assert RunFolder.open(folder.path).experiment == EXPERIMENT
 
