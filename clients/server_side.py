@@ -5,6 +5,7 @@ The server loads this by name, so that it imports no torch itself.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,17 +66,19 @@ class ServerTask:
         """Number of training examples of each client."""
         return [len(part) for part in self._data.parts]
 
-    def partition_digest(self) -> str:
-        """Sixteen hex digits that identify the split."""
-        return self._data.digest
+    def split(self) -> dict[str, Any]:
+        """Who has what, for the record: ``digest`` identifies the split to the last example.
 
-    def label_counts(self) -> list[list[int]] | None:
-        """For each client, how many examples of each class; None when there are no classes."""
+        ``examples`` are each client's; ``label_counts`` are those of each class at each client,
+        None where there are no classes.
+        """
         labels = self._data.train.labels
-        if labels is None:
-            return None
-        classes = int(labels.max()) + 1
-        return [np.bincount(labels[p], minlength=classes).tolist() for p in self._data.parts]
+        counts = None
+        if labels is not None:
+            classes = int(labels.max()) + 1
+            counts = [np.bincount(labels[p], minlength=classes).tolist() for p in self._data.parts]
+        examples = self.examples_per_client()
+        return {"digest": self._data.digest, "examples": examples, "label_counts": counts}
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Run as a program, this file is what ``test_a_run_killed_at_any_write`` starts.
 """
 
 import hashlib
+import json
 import os
 import random
 import signal
@@ -147,6 +148,13 @@ def test_a_run_that_has_begun_is_not_overwritten_without_resume(tmp_path, capsys
 
     assert "use --resume" in capsys.readouterr().err
     assert (tmp_path / "tiny-1" / "rounds.jsonl").read_bytes() == before
+
+
+def test_the_split_is_recorded(tmp_path):
+    simulated(tmp_path / "run", "fixed")
+    experiment = parse_experiment(VARIANTS["fixed"], ["run.seed=1"], where="test")
+    recorded = json.loads((tmp_path / "run" / "split.json").read_text())
+    assert recorded == ServerTask(experiment).split()
 
 
 def test_another_seed_gives_another_run(whole, tmp_path):

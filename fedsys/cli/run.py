@@ -64,6 +64,7 @@ def run_experiment(
     ``stop`` is asked after each round, whose record and checkpoint are on disk by then.
     """
     task = ServerTask(experiment)
+    folder.save_split(task.split())
     nodes = list(range(1, experiment.partition.clients + 1))
     examples = dict(zip(nodes, task.examples_per_client(), strict=True))
     controller = controller_for(experiment)

@@ -28,6 +28,7 @@ EXPERIMENT = "experiment.toml"
 ROUNDS = "rounds.jsonl"
 RESULT = "result.json"
 MODEL = "model.safetensors"
+SPLIT = "split.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,10 @@ class RunFolder:
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest whole checkpoint; ConfigError when there are some and all are torn."""
         return checkpoint.load_checkpoint(self.path / "checkpoint")
+
+    def save_split(self, split: Mapping[str, Any]) -> None:
+        """Write ``split.json``: who had which part of the data."""
+        write_atomic(self.path / SPLIT, json.dumps(dict(split)).encode() + b"\n")
 
     def save_model(self, tensors: Tensors) -> str:
         """Write ``model.safetensors``; returns the file's SHA-256, equal for equal weights."""

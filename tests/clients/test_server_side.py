@@ -77,17 +77,17 @@ def test_a_model_without_matrix_products_is_estimated_by_its_parameters():
     assert server(f"task.name = '{__name__}:Doubling'").flops_per_sample() == 60
 
 
-def test_the_split_can_be_recorded():
+def test_the_split_says_who_has_what():
     task = server("partition.clients = 7")
-    table = np.array(task.label_counts())
+    split = task.split()
+    table = np.array(split["label_counts"])
 
     assert table.shape == (7, 10)
-    assert table.sum(axis=1).tolist() == task.examples_per_client()
+    assert table.sum(axis=1).tolist() == split["examples"] == task.examples_per_client()
     assert table.sum(axis=0).tolist() == np.bincount(Digits().train_data().y).tolist()
-    assert task.partition_digest() == server("partition.clients = 7").partition_digest()
-    assert (
-        task.partition_digest() != server("run.seed = 2\npartition.clients = 7").partition_digest()
-    )
+    assert split == server("partition.clients = 7").split()
+    other = server("run.seed = 2\npartition.clients = 7").split()
+    assert other["digest"] != split["digest"]
 
 
 def test_a_fault_in_data_or_split_shows_at_the_start():
