@@ -28,6 +28,8 @@ class Scene:
     downlink: str
     """Codecs that the experiment file asks for."""
     deadline_s: float | None
+    feedback: bool = True
+    """Whether clients keep what the uplink codec dropped and add it to their next update."""
 
     def steps_per_epoch(self, node_id: int) -> int:
         """Local steps that go once through the node's examples; at least one."""

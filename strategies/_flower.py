@@ -243,6 +243,7 @@ def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) 
         uplink=codec.uplink,
         downlink=codec.downlink,
         deadline_s=experiment.cohort.deadline_s,
+        feedback=codec.error_feedback,
     )
 
 

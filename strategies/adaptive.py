@@ -144,7 +144,7 @@ class Adaptive:
 
         def score(choice: Choice) -> float:
             seconds = round_s(choice, cohort, up_bytes, down_bytes)
-            return gain(choice, self.steps_exponent, feedback=True) / seconds
+            return gain(choice, self.steps_exponent, feedback=scene.feedback) / seconds
 
         allowed = LADDER[: state.hardest + 1]
         ups = allowed if self.choose_uplink else (_offer(scene.uplink),)
@@ -164,7 +164,7 @@ class Adaptive:
         seconds = round_s(choice, cohort, up_bytes, down_bytes)
         upload_s = float(np.quantile(cohort.upload_s(up_bytes(choice.up)), WAIT_QUANTILE))
         raw_s = float(np.quantile(cohort.upload_s(up_bytes(LADDER[0])), WAIT_QUANTILE))
-        lost = 1 - choice.up.gain(feedback=True)
+        lost = 1 - choice.up.gain(feedback=scene.feedback)
         return choice, (
             f"{why}: {choice.local_steps} steps, up {choice.up.spec}, down {choice.down.spec}; "
             f"{upload_s:.1f} s of {seconds:.1f} s is upload; {choice.up.spec} saves "

@@ -120,3 +120,13 @@ def test_a_device_whose_clock_shows_no_time_has_a_finite_speed():
     line = Line().seen(100, 0.0)
     group = Cohort.of([(line, line, 0.0)])
     assert group.step_s[0] > 0
+
+
+def test_without_error_feedback_a_hard_codec_costs_more_gain_than_with_it():
+    hard = Choice(local_steps=1, up=LADDER[-1], down=LADDER[0])
+
+    with_feedback = gain(hard, 0.5, feedback=True)
+    without = gain(hard, 0.5, feedback=False)
+
+    assert with_feedback == pytest.approx((1 - LADDER[-1].nmse) ** 0.1)
+    assert without == pytest.approx((1 - LADDER[-1].nmse) ** 0.9)
