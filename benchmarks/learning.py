@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.provenance import provenance
+from benchmarks.provenance import provenance, source_lines
 from fedsys.cli.cells import Cell, plan_cells
 from fedsys.cli.execution import finished_trial, stop_on_interrupt, usable_cores
 from fedsys.cli.pool import process_pools, run_cell, run_cells
@@ -36,6 +36,14 @@ MAX_UPLINK_RATIO = 0.01
 MAX_ACCURACY_LOSS = 0.005
 LAST_EVALUATIONS = 5
 """The final accuracy is their mean: under unequal labels single rounds differ by points."""
+
+_HEAD = """# A hundredth of the bytes
+
+Written by `python -m benchmarks.learning`; do not edit. Fashion-MNIST (CNN of 89,050 parameters),
+Dirichlet 0.3, against FedAvg in float32 on the same seeds and splits (`benchmarks/learning.toml`).
+Bytes are whole messages, Flower's overhead of about 3 kB each included; intervals are 95 %. At most
+1/100 of the uplink bytes to the target and at most half a point less accuracy at the end are asked.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=usable_cores())
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--page", type=Path, help="write them as Markdown here")
     options = parser.parse_args()
     planned = {
         scene: _cells(number, settings, options)
@@ -86,11 +95,14 @@ def main() -> int:
     found = [one for scene, its_cells in planned.items() for one in _judge(scene, its_cells)]
     for one in found:
         print(_line(one))
+    source = provenance()
     if options.json:
         scenes = [asdict(one) | {"ok": one.ok} for one in found]
-        options.json.write_text(
-            json.dumps({"source": provenance(), "scenes": scenes}, indent=1) + "\n"
-        )
+        options.json.write_text(json.dumps({"source": source, "scenes": scenes}, indent=1) + "\n")
+    if options.page:
+        options.page.parent.mkdir(parents=True, exist_ok=True)
+        lines = [_HEAD, *source_lines(source), "", *(f"- {_line(one)}" for one in found)]
+        options.page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return 0 if options.quick or all(one.ok for one in found) else 1
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
+_CODE = ("fedsys", "netem", "clients", "strategies", "benchmarks/*.py")
 
 
 def provenance() -> dict[str, str]:
@@ -17,7 +18,7 @@ def provenance() -> dict[str, str]:
     module = Path(sys.argv[0]).stem
     return {
         "commit": _git("rev-parse", "--short", "HEAD")
-        + (" and changes" if _git("status", "--porcelain", "-uno") else ""),
+        + (" and changes" if _git("status", "--porcelain", "-uno", "--", *_CODE) else ""),
         "date": datetime.now(UTC).date().isoformat(),
         "command": " ".join([f"python -m benchmarks.{module}", *sys.argv[1:]]),
         "machine": f"{cores} cores, {platform.machine()}, {platform.system()}",
