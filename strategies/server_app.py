@@ -48,10 +48,15 @@ def strategy_for(experiment: Experiment, nodes: list[int]) -> RoundBudget:
     server_side = importlib.import_module("clients.server_side")
     task = server_side.ServerTask(experiment)
     counts = task.examples_per_client()
+    if len(nodes) != len(counts):
+        raise ConfigError(
+            f"partition.clients = {len(counts)}, but {len(nodes)} nodes are connected; each node "
+            "trains on one part, so there must be equally many"
+        )
     return RoundBudget(
         experiment,
         controller_for(experiment),
-        dict(zip(nodes, counts, strict=False)),
+        dict(zip(nodes, counts, strict=True)),
         task.initial_arrays(),
         task.evaluate,
     )

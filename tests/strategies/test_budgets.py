@@ -8,6 +8,7 @@ from fedsys.config.load import parse_experiment
 from fedsys.errors import ConfigError
 from strategies._flower import RoundBudget
 from strategies.fixed import Fixed
+from strategies.server_app import strategy_for
 
 START = {"w": np.zeros(3, np.float32)}
 
@@ -104,3 +105,10 @@ def test_a_checkpoint_that_lacks_something_is_refused(lacks):
     tensors = {name: value for name, value in strategy.tensors().items() if name != lacks}
     with pytest.raises(ConfigError, match=f"not one of this experiment: '{lacks}'"):
         budgeted().restore(tensors, strategy.state(), [])
+
+
+def test_nodes_and_parts_of_the_data_must_be_equally_many():
+    experiment = parse_experiment("[partition]\nclients = 3", where="test")
+
+    with pytest.raises(ConfigError, match=r"clients = 3, but 2 nodes"):
+        strategy_for(experiment, [11, 12])
