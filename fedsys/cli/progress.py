@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -19,21 +19,20 @@ from fedsys.telemetry.summary import summarise
 from fedsys.types import RoundRecord
 
 
-class RunProgress:
-    """Follows one run, round by round."""
+class _LiveBar:
+    """A bar that is on screen while its owner is entered, where there is a terminal for it."""
 
-    def __init__(self, console: Console, rounds: int, done: list[RoundRecord], quiet: bool):
+    def __init__(self, console: Console, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
-        self._rounds = rounds
-        self._uplink_bytes = sum(record.uplink_bytes for record in done)
-        self._metric = next(
-            (r.test_metric for r in reversed(done) if r.test_metric is not None), None
+        self._bar = Progress(
+            BarColumn(24),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
         )
-        self._bar = _bar(console)
-        self._task = self._bar.add_task("", total=rounds, completed=len(done))
 
-    def __enter__(self) -> "RunProgress":
+    def __enter__(self) -> Self:
         if self._console.is_terminal and not self._quiet:
             self._bar.start()
         return self
@@ -46,6 +45,19 @@ class RunProgress:
     ) -> None:
         if self._bar.live.is_started:
             self._bar.stop()
+
+
+class RunProgress(_LiveBar):
+    """Follows one run, round by round."""
+
+    def __init__(self, console: Console, rounds: int, done: list[RoundRecord], quiet: bool):
+        super().__init__(console, quiet)
+        self._rounds = rounds
+        self._uplink_bytes = sum(record.uplink_bytes for record in done)
+        self._metric = next(
+            (r.test_metric for r in reversed(done) if r.test_metric is not None), None
+        )
+        self._task = self._bar.add_task("", total=rounds, completed=len(done))
 
     def on_round(self, record: RoundRecord) -> None:
         """Show the figures that people watch."""
@@ -69,31 +81,16 @@ class RunProgress:
         )
 
 
-class CellsProgress:
+class CellsProgress(_LiveBar):
     """Follows the runs of a comparison through their files, whichever process writes them."""
 
     def __init__(self, console: Console, cells: int):
-        self._console = console
+        super().__init__(console, quiet=False)
         self._cells = cells
         self._done = 0
-        self._bar = _bar(console)
         self._all = self._bar.add_task("runs", total=cells)
         self._tails: dict[Path, Tail] = {}
         self._tasks: dict[Path, TaskID] = {}
-
-    def __enter__(self) -> "CellsProgress":
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar.live.is_started:
-            self._bar.stop()
 
     def on_tick(self, running: list[Cell]) -> None:
         """Read what the running cells have written since the last tick."""
@@ -171,13 +168,4 @@ def _ending(trial: Trial) -> str:
     return (
         f"accuracy {accuracy} %, {total.rounds} rounds, {number(total.seconds)} s, "
         f"uplink {number(total.uplink_bytes / 1e6)} MB, ended by {trial.stopped_by}{why}"
-    )
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False),
-        console=console,
     )
