@@ -42,3 +42,14 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     if device.type == "cuda" and precision == "bf16" and not torch.cuda.is_bf16_supported():
         raise ConfigError("training.precision: this CUDA device has no bf16; use fp16 or fp32")
     return torch.autocast(device.type, dtype=_DTYPES[precision])
+
+
+def seed_torch(seed: int, device: torch.device | None = None) -> None:
+    """Seed torch's draws on the CPU and, where ``device`` is one, on the GPUs.
+
+    Not by ``torch.manual_seed``: its first call imports torch's compiler, which takes two seconds,
+    and each call leaves a stack trace behind for every kind of GPU that is not in use.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device is not None and device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)

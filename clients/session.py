@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clients.data.federated import FederatedData, federated_data
 from clients.data.loader import local_steps, steps_per_epoch
-from clients.device import choose_device
+from clients.device import choose_device, seed_torch
 from clients.evaluate import evaluate
 from clients.train import train
 from clients.weights import build_model, load_arrays, to_arrays
@@ -54,7 +54,7 @@ def train_reply(message: Message, context: Context) -> Message:
     batching = (len(x), training.batch_size, training.accumulation_steps)
     steps = _whole(config, "local-steps", steps_per_epoch(*batching), at_least=1)
     rng = rng_for(seed, "batches", client, round_)
-    torch.manual_seed(seed_for(seed, "train", client, round_))
+    seed_torch(seed_for(seed, "train", client, round_), place.device)
     result = train(
         place.model,
         place.data.task,

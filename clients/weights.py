@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from clients.device import seed_torch
 from clients.tasks._base import Task
 from fedsys.errors import FedsysError
 from fedsys.rng import seed_for
@@ -21,7 +22,7 @@ Array = NDArray[Any]
 def build_model(task: Task, seed: int) -> nn.Module:
     """The initial model of an experiment; the same for equal seeds, in every process."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_for(seed, "model"))
+        seed_torch(seed_for(seed, "model"))
         model = task.build_model()
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
