@@ -30,6 +30,8 @@ class ClientPlan:
     uplink: str
     """Codec spec of the update, e.g. ``topk(0.05)|int8``."""
     reason: str
+    proximal_mu: float | None = None
+    """Strength of FedProx's pull to the received model; None leaves the experiment's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,18 +30,28 @@ class Scene:
     deadline_s: float | None
     feedback: bool = True
     """Whether clients keep what the uplink codec dropped and add it to their next update."""
+    rounds: int = 200
+    budget_s: float | None = None
+    """What the run may take; no seconds given means that only the rounds are counted."""
 
     def steps_per_epoch(self, node_id: int) -> int:
         """Local steps that go once through the node's examples; at least one."""
         return max(1, -(-self.examples[node_id] // self.batch_size))
 
-    def sample(self, round_number: int) -> tuple[int, ...]:
-        """The round's cohort, drawn uniformly without replacement, in ascending order."""
-        nodes = sorted(self.examples)
-        if self.cohort >= len(nodes):
+    def sample(self, round_number: int, size: int | None = None) -> tuple[int, ...]:
+        """The round's cohort, drawn uniformly without replacement, in ascending order.
+
+        ``size`` takes the place of the experiment's cohort.
+        """
+        nodes, count = sorted(self.examples), size or self.cohort
+        if count >= len(nodes):
             return tuple(nodes)
         rng = rng_for(self.seed, "cohort", round_number)
-        return tuple(sorted(int(node) for node in rng.choice(nodes, self.cohort, replace=False)))
+        return tuple(sorted(int(node) for node in rng.choice(nodes, count, replace=False)))
+
+    def work(self, nodes: Sequence[int], epochs: int) -> dict[int, int]:
+        """Local steps that take each node ``epochs`` times through its examples."""
+        return {node: epochs * self.steps_per_epoch(node) for node in nodes}
 
     def plan(
         self,
@@ -53,6 +63,7 @@ class Scene:
         deadline_s: float | None,
         reason: str,
         reasons: Mapping[int, str] | None = None,
+        proximal_mu: float | None = None,
     ) -> RoundPlan:
         """A plan for the nodes in ``local_steps``; the experiment's deadline caps the given one."""
         given = [limit for limit in (deadline_s, self.deadline_s) if limit is not None]
@@ -63,6 +74,7 @@ class Scene:
                 lr=self.lr,
                 uplink=uplink if isinstance(uplink, str) else uplink[node],
                 reason=(reasons or {}).get(node, ""),
+                proximal_mu=proximal_mu,
             )
             for node, steps in local_steps.items()
         )

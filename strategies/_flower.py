@@ -244,6 +244,8 @@ def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) 
         downlink=codec.downlink,
         deadline_s=experiment.cohort.deadline_s,
         feedback=codec.error_feedback,
+        rounds=experiment.run.budget.rounds,
+        budget_s=experiment.run.budget.seconds,
     )
 
 

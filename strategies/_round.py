@@ -75,6 +75,8 @@ def _message(codec: ServerCodec, client: ClientPlan, plan: RoundPlan) -> Message
     config = ConfigRecord(
         {"server-round": plan.round, "local-steps": client.local_steps, "lr": client.lr}
     )
+    if client.proximal_mu is not None:
+        config["proximal-mu"] = client.proximal_mu
     content = RecordDict({ARRAYS: arrays, CONFIG: config, RECORD: control})
     return Message(content, client.node_id, "train", group_id=str(plan.round))
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from fedsys.errors import ConfigError
 from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
+from strategies._options import require_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,7 @@ class Fixed:
     fednova: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("local_epochs", "local_steps"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"fixed.{name} must be a whole number of 1 or more, got {value}")
+        require_whole(self, "local_epochs", "local_steps")
 
     @property
     def chooses_codecs(self) -> bool:
@@ -36,10 +33,10 @@ class Fixed:
 
     def plan(self, scene: Scene, state: None, round_number: int) -> RoundPlan:
         """The same for every round; only the cohort is drawn anew."""
-        steps = {
-            node: self.local_steps or self.local_epochs * scene.steps_per_epoch(node)
-            for node in scene.sample(round_number)
-        }
+        nodes = scene.sample(round_number)
+        steps = scene.work(nodes, self.local_epochs)
+        if self.local_steps:
+            steps = dict.fromkeys(nodes, self.local_steps)
         work = f"{self.local_steps} steps" if self.local_steps else f"{self.local_epochs} epochs"
         return scene.plan(
             round_number,

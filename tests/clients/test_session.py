@@ -96,6 +96,19 @@ def test_a_server_that_says_nothing_gets_one_epoch_at_the_experiments_rate(serve
     assert same(trained(arrays), trained(arrays, server_round=0, local_steps=steps, lr=0.05))
 
 
+def test_a_message_may_set_the_proximal_term_in_place_of_the_experiment(server):
+    arrays = server.initial_arrays()
+    plain = trained(arrays, local_steps=4, lr=0.1)
+    text = EXPERIMENT.replace("[training]", "[training]\nproximal_mu = 1.0")
+    assert text != EXPERIMENT
+    reply = train_reply(message(arrays, local_steps=4, lr=0.1), context(text=text))
+    pulled = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+
+    assert same(trained(arrays, local_steps=4, lr=0.1, proximal_mu=1.0), pulled)
+    assert same(trained(arrays, local_steps=4, lr=0.1, proximal_mu=0.0), plain)
+    assert not same(pulled, plain)
+
+
 def test_evaluation_counts_the_clients_own_examples(server):
     arrays = server.initial_arrays()
 
@@ -131,6 +144,7 @@ def test_a_head_of_another_size_is_named_before_training(server):
         ({"lr": 0.0}, "'lr' must be a number > 0"),
         ({"lr": float("nan")}, "'lr' must be a number > 0"),
         ({"lr": "fast"}, "'lr' must be a number > 0, got 'fast'"),
+        ({"proximal_mu": -1.0}, "'proximal-mu' must be a number >= 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(server, config, message_):
