@@ -5,20 +5,36 @@ What Flower wants around it is in ``clients.client_app``; compression is a mod o
 
 import math
 from collections import OrderedDict
-from typing import Any
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from clients.cohort import Job, train_cohort
+from clients.data.federated import FederatedData, federated_data
+from clients.data.loader import local_steps, steps_per_epoch
+from clients.device import choose_device, seed_torch
 from clients.evaluate import evaluate
-from clients.train import Diverged
-from clients.weights import load_arrays
-from clients.workplace import Workplace, workplace_for
+from clients.train import train
+from clients.weights import build_model, load_arrays, to_arrays
+from fedsys.clock import WallClock
+from fedsys.config.load import parse_experiment
+from fedsys.config.schema import Experiment, Training
 from fedsys.errors import ConfigError, FedsysError
+from fedsys.rng import rng_for, seed_for
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What all clients that run in this process share; the model belongs to the current message."""
+
+    experiment: Experiment
+    data: FederatedData
+    model: nn.Module
+    device: torch.device
 
 
 def train_reply(message: Message, context: Context) -> Message:
@@ -29,28 +45,35 @@ def train_reply(message: Message, context: Context) -> Message:
     number, the round and the weights alone. Raises Diverged rather than sending a number that is
     none.
     """
-    place, client, config = _workplace(context), _client(context), _config(message)
-    steps = _whole(config, "local-steps", 0, at_least=1) if "local-steps" in config else None
-    job = Job(
-        client=client,
-        start=place.layout.weights(_received(message)),
-        round=_whole(config, "server-round", 0, at_least=0),
-        local_steps=steps,
-        lr=_lr(config, place.experiment.training.lr),
+    clock = WallClock()
+    start_s = clock.now_s()
+    place, client = _workplace(context), _client(context)
+    training, seed = place.experiment.training, place.experiment.run.seed
+    x, y = _received(message, place, client)
+    config = _config(message)
+    round_ = _whole(config, "server-round", 0, at_least=0)
+    batching = (len(x), training.batch_size, training.accumulation_steps)
+    steps = _whole(config, "local-steps", steps_per_epoch(*batching), at_least=1)
+    rng = rng_for(seed, "batches", client, round_)
+    seed_torch(seed_for(seed, "train", client, round_), place.device)
+    result = train(
+        place.model,
+        place.data.task,
+        x,
+        y,
+        local_steps(*batching, steps, rng),
+        _training(config, training),
+        _figure(config, "lr", training.lr),
     )
-    trained = train_cohort(place, [job])[0]
-    if isinstance(trained, Diverged):
-        raise trained
-    named = place.layout.arrays(trained.weights).items()
-    arrays = OrderedDict((name, Array(a)) for name, a in named)
+    arrays = OrderedDict((name, Array(a)) for name, a in to_arrays(place.model).items())
     metrics = MetricRecord(
         {
-            "num-examples": trained.examples,
-            "local-steps": trained.result.local_steps,
-            "samples": trained.result.samples,
-            "train-loss": trained.result.train_loss,
-            "first-loss": trained.result.first_loss,
-            "train-seconds": trained.train_s,
+            "num-examples": len(x),
+            "local-steps": result.local_steps,
+            "samples": result.samples,
+            "train-loss": result.train_loss,
+            "first-loss": result.first_loss,
+            "train-seconds": clock.now_s() - start_s,
         }
     )
     content = RecordDict({ARRAYS: ArrayRecord(arrays), METRICS: metrics})
@@ -63,9 +86,7 @@ def evaluate_reply(message: Message, context: Context) -> Message:
     ``num-examples`` is 0, and so are the others, when the task had nothing to predict.
     """
     place = _workplace(context)
-    load_arrays(place.model, _received(message))
-    x, y = place.data.of_client(_client(context))
-    x, y = x.to(place.device), y.to(place.device)
+    x, y = _received(message, place, _client(context))
     loss, metric, count = evaluate(place.model, place.data.task, x, y)
     examples = len(x) if count else 0
     metrics = MetricRecord({"num-examples": examples, "eval-loss": loss, "eval-metric": metric})
@@ -79,7 +100,16 @@ def _workplace(context: Context) -> Workplace:
     text = context.run_config.get("experiment")
     if not isinstance(text, str):
         raise ConfigError("run config: 'experiment' must hold the experiment as TOML text")
-    return workplace_for(text)
+    return _workplace_for(text)
+
+
+@lru_cache(maxsize=2)
+def _workplace_for(text: str) -> Workplace:
+    experiment = parse_experiment(text, where="run config")
+    data = federated_data(experiment)
+    device = choose_device(experiment.training.device)
+    model = build_model(data.task, experiment.run.seed).to(device)
+    return Workplace(experiment, data, model, device)
 
 
 def _client(context: Context) -> int:
@@ -89,11 +119,15 @@ def _client(context: Context) -> int:
     return number
 
 
-def _received(message: Message) -> dict[str, NDArray[Any]]:
+def _received(message: Message, place: Workplace, client: int) -> tuple[Tensor, Tensor]:
+    """Load the message's model and give the client's examples, both on the device."""
     records = message.content.array_records
     if ARRAYS not in records:
         raise FedsysError(f"message has no '{ARRAYS}' record; it has {sorted(records)}")
-    return {name: array.numpy() for name, array in records[ARRAYS].items()}
+    received = {name: array.numpy() for name, array in records[ARRAYS].items()}
+    load_arrays(place.model, received)
+    x, y = place.data.of_client(client)
+    return x.to(place.device), y.to(place.device)
 
 
 def _config(message: Message) -> ConfigRecord:
@@ -119,6 +153,4 @@ def _figure(config: ConfigRecord, key: str, default: float, *, zero: bool = Fals
 def _training(config: ConfigRecord, training: Training) -> Training:
     """The experiment's training, with what this round's message says in place of it."""
     mu = _figure(config, "proximal-mu", training.proximal_mu, zero=True)
-    return (
-        training if mu == training.proximal_mu else training.model_copy(update={"proximal_mu": mu})
-    )
+    return training.model_copy(update={"proximal_mu": mu})
