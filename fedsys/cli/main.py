@@ -12,6 +12,7 @@ import typer
 from fedsys import __version__
 from fedsys.cli.codecs import codecs_app
 from fedsys.cli.compare import compare_command
+from fedsys.cli.links import links_app
 from fedsys.cli.listing import list_command
 from fedsys.cli.report import report
 from fedsys.cli.simulate import simulate
@@ -28,6 +29,7 @@ app.command("compare")(compare_command)
 app.command()(report)
 app.command("list")(list_command)
 app.add_typer(codecs_app, name="codecs")
+app.add_typer(links_app, name="links")
 
 
 def _show_version(wanted: bool) -> None:

@@ -27,7 +27,7 @@ PALETTE = (
 )
 STAGE_COLOURS = dict(zip(STAGES, ("#56b4e9", "#009e73", "#d55e00", "#d0d5dd"), strict=True))
 _INK, _GRID = "#344054", "#eaecf0"
-_STYLE: Any = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fedsys",
     "font.family": "sans-serif",
@@ -61,7 +61,7 @@ def colour_of(index: int) -> str:
 def metric_plot(comparison: Comparison, axis: str) -> str:
     """The metric against one of ``AXES`` for every strategy, with the target as a line."""
     label, read = AXES[axis]
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(4.2, 3.0), layout="constrained")
         axes = figure.add_subplot()
         ends = []
@@ -86,7 +86,7 @@ def metric_plot(comparison: Comparison, axis: str) -> str:
 def stage_plot(comparison: Comparison) -> str:
     """Where the seconds of an average round go, one bar a strategy, medians over seeds."""
     rows = comparison.rows
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(10.6, 0.75 + 0.42 * len(rows)), layout="constrained")
         axes = figure.add_subplot()
         starts = np.zeros(len(rows))
