@@ -5,36 +5,20 @@ What Flower wants around it is in ``clients.client_app``; compression is a mod o
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
-from clients.data.federated import FederatedData, federated_data
-from clients.data.loader import local_steps, steps_per_epoch
-from clients.device import choose_device, seed_torch
+from clients.cohort import Job, train_cohort
 from clients.evaluate import evaluate
-from clients.train import train
-from clients.weights import build_model, load_arrays, to_arrays
-from fedsys.clock import WallClock
-from fedsys.config.load import parse_experiment
-from fedsys.config.schema import Experiment, Training
+from clients.train import Diverged
+from clients.weights import load_arrays
+from clients.workplace import Workplace, workplace_for
 from fedsys.errors import ConfigError, FedsysError
-from fedsys.rng import rng_for, seed_for
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
-
-
-@dataclass(frozen=True, slots=True)
-class Workplace:
-    """What all clients that run in this process share; the model belongs to the current message."""
-
-    experiment: Experiment
-    data: FederatedData
-    model: nn.Module
-    device: torch.device
 
 
 def train_reply(message: Message, context: Context) -> Message:
@@ -45,35 +29,30 @@ def train_reply(message: Message, context: Context) -> Message:
     number, the round and the weights alone. Raises Diverged rather than sending a number that is
     none.
     """
-    clock = WallClock()
-    start_s = clock.now_s()
-    place, client = _workplace(context), _client(context)
-    training, seed = place.experiment.training, place.experiment.run.seed
-    x, y = _received(message, place, client)
-    config = _config(message)
-    round_ = _whole(config, "server-round", 0, at_least=0)
-    batching = (len(x), training.batch_size, training.accumulation_steps)
-    steps = _whole(config, "local-steps", steps_per_epoch(*batching), at_least=1)
-    rng = rng_for(seed, "batches", client, round_)
-    seed_torch(seed_for(seed, "train", client, round_), place.device)
-    result = train(
-        place.model,
-        place.data.task,
-        x,
-        y,
-        local_steps(*batching, steps, rng),
-        _training(config, training),
-        _figure(config, "lr", training.lr),
+    place, client, config = _workplace(context), _client(context), _config(message)
+    training = place.experiment.training
+    steps = _whole(config, "local-steps", 0, at_least=1) if "local-steps" in config else None
+    job = Job(
+        client=client,
+        start=place.layout.weights(_received(message)),
+        round=_whole(config, "server-round", 0, at_least=0),
+        local_steps=steps,
+        lr=_figure(config, "lr", training.lr),
+        proximal_mu=_figure(config, "proximal-mu", training.proximal_mu, zero=True),
     )
-    arrays = OrderedDict((name, Array(a)) for name, a in to_arrays(place.model).items())
+    trained = train_cohort(place, [job])[0]
+    if isinstance(trained, Diverged):
+        raise trained
+    named = place.layout.arrays(trained.weights).items()
+    arrays = OrderedDict((name, Array(a)) for name, a in named)
     metrics = MetricRecord(
         {
-            "num-examples": len(x),
-            "local-steps": result.local_steps,
-            "samples": result.samples,
-            "train-loss": result.train_loss,
-            "first-loss": result.first_loss,
-            "train-seconds": clock.now_s() - start_s,
+            "num-examples": trained.examples,
+            "local-steps": trained.result.local_steps,
+            "samples": trained.result.samples,
+            "train-loss": trained.result.train_loss,
+            "first-loss": trained.result.first_loss,
+            "train-seconds": trained.train_s,
         }
     )
     content = RecordDict({ARRAYS: ArrayRecord(arrays), METRICS: metrics})
@@ -86,7 +65,9 @@ def evaluate_reply(message: Message, context: Context) -> Message:
     ``num-examples`` is 0, and so are the others, when the task had nothing to predict.
     """
     place = _workplace(context)
-    x, y = _received(message, place, _client(context))
+    load_arrays(place.model, _received(message))
+    x, y = place.data.of_client(_client(context))
+    x, y = x.to(place.device), y.to(place.device)
     loss, metric, count = evaluate(place.model, place.data.task, x, y)
     examples = len(x) if count else 0
     metrics = MetricRecord({"num-examples": examples, "eval-loss": loss, "eval-metric": metric})
@@ -100,16 +81,7 @@ def _workplace(context: Context) -> Workplace:
     text = context.run_config.get("experiment")
     if not isinstance(text, str):
         raise ConfigError("run config: 'experiment' must hold the experiment as TOML text")
-    return _workplace_for(text)
-
-
-@lru_cache(maxsize=2)
-def _workplace_for(text: str) -> Workplace:
-    experiment = parse_experiment(text, where="run config")
-    data = federated_data(experiment)
-    device = choose_device(experiment.training.device)
-    model = build_model(data.task, experiment.run.seed).to(device)
-    return Workplace(experiment, data, model, device)
+    return workplace_for(text)
 
 
 def _client(context: Context) -> int:
@@ -119,15 +91,11 @@ def _client(context: Context) -> int:
     return number
 
 
-def _received(message: Message, place: Workplace, client: int) -> tuple[Tensor, Tensor]:
-    """Load the message's model and give the client's examples, both on the device."""
+def _received(message: Message) -> dict[str, NDArray[Any]]:
     records = message.content.array_records
     if ARRAYS not in records:
         raise FedsysError(f"message has no '{ARRAYS}' record; it has {sorted(records)}")
-    received = {name: array.numpy() for name, array in records[ARRAYS].items()}
-    load_arrays(place.model, received)
-    x, y = place.data.of_client(client)
-    return x.to(place.device), y.to(place.device)
+    return {name: array.numpy() for name, array in records[ARRAYS].items()}
 
 
 def _config(message: Message) -> ConfigRecord:
@@ -148,9 +116,3 @@ def _figure(config: ConfigRecord, key: str, default: float, *, zero: bool = Fals
         least = ">= 0" if zero else "> 0"
         raise FedsysError(f"config '{key}' must be a number {least}, got {value!r}")
     return float(value)  # type: ignore[arg-type]
-
-
-def _training(config: ConfigRecord, training: Training) -> Training:
-    """The experiment's training, with what this round's message says in place of it."""
-    mu = _figure(config, "proximal-mu", training.proximal_mu, zero=True)
-    return training.model_copy(update={"proximal_mu": mu})

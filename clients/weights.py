@@ -1,10 +1,12 @@
-"""The model as named arrays, in the order of its state dict, and back.
+"""The model as named arrays, in the order of its state dict, or as one flat vector, and back.
 
 BatchNorm statistics and integer counters are part of it: the server decides how to merge them.
 """
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,8 +17,76 @@ from clients.device import seed_torch
 from clients.tasks._base import Task
 from fedsys.errors import FedsysError
 from fedsys.rng import seed_for
+from fedsys.types import F32
 
 Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A model without its shapes: what training takes and gives."""
+
+    flat: F32
+    """float32 [n]: the float32 tensors of the state dict end to end; may be read-only."""
+    exact: Mapping[str, Array] = field(default_factory=dict)
+    """The tensors of other dtypes, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which tensors a model's flat vector is made of, and what is left beside it."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of every tensor of the state dict, in its order."""
+    exact: frozenset[str]
+    """Names of those that are not float32."""
+    n: int
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Self:
+        """The layout of ``model``; FedsysError for dtypes that numpy lacks."""
+        state = model.state_dict()
+        for name, tensor in state.items():
+            _check_dtype(name, tensor)
+        shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        exact = frozenset(name for name, tensor in state.items() if tensor.dtype != torch.float32)
+        n = sum(math.prod(shape) for name, shape in shapes.items() if name not in exact)
+        return cls(shapes, exact, n)
+
+    def weights(self, arrays: Mapping[str, Array]) -> Weights:
+        """``arrays`` as Weights; FedsysError, naming the first tensor that does not fit."""
+        check_fit(self.shapes, arrays)
+        flat = np.empty(self.n, np.float32)
+        for name, part in self.parts(flat).items():
+            part[...] = arrays[name]
+        return Weights(flat, {name: arrays[name] for name in self.exact})
+
+    def arrays(self, weights: Weights) -> dict[str, Array]:
+        """All tensors by name in the order of the state dict; the float32 ones are views."""
+        parts = self.parts(weights.flat)
+        return {
+            name: weights.exact[name] if name in self.exact else parts[name] for name in self.shapes
+        }
+
+    def parts(self, flat: F32) -> dict[str, F32]:
+        """Views of the flat vector, one a float32 tensor; FedsysError for another length."""
+        if flat.shape != (self.n,):
+            raise FedsysError(f"received {flat.size} float32 values, this model has {self.n}")
+        parts, at = {}, 0
+        for name, shape in self.shapes.items():
+            if name not in self.exact:
+                size = math.prod(shape)
+                parts[name] = flat[at : at + size].reshape(shape)
+                at += size
+        return parts
+
+    def save(self, model: nn.Module) -> Weights:
+        """Copies of the weights in ``model``, which is of this layout."""
+        flat = np.empty(self.n, np.float32)
+        state = model.state_dict()
+        for name, part in self.parts(flat).items():
+            part[...] = state[name].cpu().numpy()
+        return Weights(flat, {name: state[name].cpu().numpy().copy() for name in self.exact})
 
 
 def build_model(task: Task, seed: int) -> nn.Module:
@@ -36,11 +106,7 @@ def to_arrays(model: nn.Module) -> dict[str, Array]:
     """Copies of all parameters and buffers, with their exact shapes and dtypes."""
     arrays = {}
     for name, tensor in model.state_dict().items():
-        if tensor.dtype == torch.bfloat16:
-            raise FedsysError(
-                f"tensor '{name}' is bfloat16, which numpy lacks; keep the weights float32 and set "
-                "training.precision = 'bf16'"
-            )
+        _check_dtype(name, tensor)
         arrays[name] = np.array(tensor.detach().cpu().numpy(), order="C")
     return arrays
 
@@ -52,17 +118,30 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, Array]) -> None:
     Raises FedsysError, naming the first tensor that does not fit, before anything is changed.
     """
     state = model.state_dict()
-    for name, tensor in state.items():
-        if name not in arrays:
-            raise FedsysError(f"received model lacks tensor '{name}' {list(tensor.shape)}")
-        if arrays[name].shape != tuple(tensor.shape):
-            raise FedsysError(
-                f"received tensor '{name}' has shape {list(arrays[name].shape)}, this client's "
-                f"model has {list(tensor.shape)}"
-            )
-    unknown = sorted(arrays.keys() - state.keys())
-    if unknown:
-        raise FedsysError(f"received tensor '{unknown[0]}' is not in this client's model")
+    check_fit({name: tuple(tensor.shape) for name, tensor in state.items()}, arrays)
     for name, tensor in state.items():
         # A copy, because a decoded message may be read-only, which torch cannot express.
         tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+
+
+def check_fit(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Array]) -> None:
+    """FedsysError, naming the first tensor, unless ``arrays`` are those of this client's model."""
+    for name, shape in shapes.items():
+        if name not in arrays:
+            raise FedsysError(f"received model lacks tensor '{name}' {list(shape)}")
+        if arrays[name].shape != shape:
+            raise FedsysError(
+                f"received tensor '{name}' has shape {list(arrays[name].shape)}, this client's "
+                f"model has {list(shape)}"
+            )
+    unknown = sorted(arrays.keys() - shapes.keys())
+    if unknown:
+        raise FedsysError(f"received tensor '{unknown[0]}' is not in this client's model")
+
+
+def _check_dtype(name: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype == torch.bfloat16:
+        raise FedsysError(
+            f"tensor '{name}' is bfloat16, which numpy lacks; keep the weights float32 and set "
+            "training.precision = 'bf16'"
+        )
