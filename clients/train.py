@@ -1,9 +1,10 @@
 """Local training: a number of steps from the received weights on one client's examples."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,9 @@ from fedsys.errors import FedsysError
 
 # Torch's default of 2^16 overflows in the first steps, and a round may have only a few of them.
 _FIRST_LOSS_SCALE = 2.0**12
+
+_BLOCK_EXAMPLES = 1024
+"""Gathered at once, about: few enough to stay in the cache until their step comes."""
 
 
 class Diverged(FedsysError):
@@ -43,42 +47,84 @@ def train(
     steps: Iterable[Step],
     training: Training,
     lr: float,
+    augment: Callable[[Tensor], Tensor] | None = None,
 ) -> TrainResult:
     """Train ``model`` in place, one optimizer step per element of ``steps``.
 
     ``model``, ``x`` and ``y`` are on the same device, which may be a GPU. The gradient of a step
     is that of the mean loss over all its batches, plus ``proximal_mu * (w - w_received)``; then it
     is clipped; weight decay comes last. With fp16, a step whose gradient overflows moves nothing.
-    Raises Diverged when a loss or a weight is not finite.
+    ``augment`` changes the inputs of a batch. Raises Diverged when a loss or a weight is not
+    finite.
     """
     model.train()
     params = [p for p in model.parameters() if p.requires_grad]
     received = [p.detach().clone() for p in params] if training.proximal_mu else []
     optimizer = make_optimizer(params, training, lr)
     precision = autocast(training.precision, x.device)
-    scaler = torch.amp.GradScaler(
-        x.device.type, init_scale=_FIRST_LOSS_SCALE, enabled=training.precision == "fp16"
-    )
+    scaler = _scaler(x.device) if training.precision == "fp16" else None
     losses: list[Tensor] = []
     samples = 0
-    for batches in steps:
-        examples = sum(map(len, batches))
+    for batches in _gathered(x, y, steps):
+        examples = sum(len(targets) for _, targets in batches)
         for p in params:
             p.grad = None
-        mean = torch.zeros((), device=x.device)
-        for batch in batches:
-            index = torch.from_numpy(batch).to(x.device)
+        parts = []
+        for inputs, targets in batches:
             with precision:
-                loss = task.loss(model, x[index], y[index]) * (len(batch) / examples)
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            mean += loss.detach()
-        losses.append(mean)
+                seen = inputs if augment is None else augment(inputs)
+                loss = task.loss(model, seen, targets)
+                if len(batches) > 1:
+                    loss = loss * (len(targets) / examples)
+            scaled = loss if scaler is None else scaler.scale(loss)
+            scaled.backward()  # type: ignore[no-untyped-call]
+            parts.append(loss.detach())
+        losses.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
         samples += examples
-        scaler.unscale_(optimizer)  # type: ignore[arg-type]
+        if scaler is not None:
+            scaler.unscale_(optimizer)  # type: ignore[arg-type]
         _regularize(params, received, training)
-        scaler.step(optimizer)  # type: ignore[arg-type]
-        scaler.update()
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)  # type: ignore[arg-type]
+            scaler.update()
     return _checked(model, losses, samples)
+
+
+def _scaler(device: torch.device) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler(device.type, init_scale=_FIRST_LOSS_SCALE)
+
+
+def _gathered(x: Tensor, y: Tensor, steps: Iterable[Step]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Inputs and targets of each step's batches.
+
+    The examples of many steps are gathered at once and sliced, which costs less than indexing at
+    every step.
+    """
+    for block in _blocks(steps):
+        order = np.concatenate([batch for step in block for batch in step])
+        index = torch.from_numpy(order).to(x.device)
+        inputs, targets, end = x[index], y[index], 0
+        for step in block:
+            batches = []
+            for batch in step:
+                start, end = end, end + len(batch)
+                batches.append((inputs[start:end], targets[start:end]))
+            yield batches
+
+
+def _blocks(steps: Iterable[Step]) -> Iterator[list[Step]]:
+    block: list[Step] = []
+    left = _BLOCK_EXAMPLES
+    for step in steps:
+        block.append(step)
+        left -= sum(map(len, step))
+        if left <= 0:
+            yield block
+            block, left = [], _BLOCK_EXAMPLES
+    if block:
+        yield block
 
 
 @torch.no_grad()
@@ -94,11 +140,21 @@ def _regularize(params: Sequence[Tensor], received: Sequence[Tensor], training: 
 
 def _checked(model: nn.Module, losses: list[Tensor], samples: int) -> TrainResult:
     # Looked at once at the end: a look at every step would make a GPU wait for the CPU.
-    values = torch.stack(losses).tolist()
-    for step, value in enumerate(values, start=1):
+    state = model.state_dict()
+    names = [name for name, t in state.items() if t.is_floating_point() and t.numel()]
+    largest = torch._foreach_norm([state[name] for name in names], math.inf)
+    finite = torch.stack([value.float() for value in largest]).isfinite().tolist()
+    return checked_result(
+        torch.stack(losses).tolist(), dict(zip(names, finite, strict=True)), samples
+    )
+
+
+def checked_result(losses: list[float], finite: Mapping[str, bool], samples: int) -> TrainResult:
+    """The result of steps with these losses; Diverged when one, or a tensor, is not finite."""
+    for step, value in enumerate(losses, start=1):
         if not math.isfinite(value):
-            raise Diverged(f"local step {step} of {len(values)}: the training loss is {value}")
-    for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise Diverged(f"after local step {len(values)}: '{name}' is not finite")
-    return TrainResult(len(values), samples, sum(values) / len(values), values[0])
+            raise Diverged(f"local step {step} of {len(losses)}: the training loss is {value}")
+    for name, is_finite in finite.items():
+        if not is_finite:
+            raise Diverged(f"after local step {len(losses)}: '{name}' is not finite")
+    return TrainResult(len(losses), samples, sum(losses) / len(losses), losses[0])
