@@ -58,6 +58,9 @@ class VirtualGrid(Grid):
     draws, so a run resumed at a round draws what an unbroken one does.
     """
 
+    whole_messages = True
+    """Messages stay inside this process, so nothing is gained by packing their records."""
+
     def __init__(
         self,
         *,

@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedsys.codecs._base import sum_of_squares
 from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError, WireError
+from fedsys.middleware.envelope import moves_objects
 from fedsys.middleware.server import ServerCodec
 from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from fedsys.wire.schema import Array as Values
@@ -120,6 +121,7 @@ class RoundBudget(Strategy):
     ) -> Iterable[Message]:
         """Ask the controller for a plan, and write it as one message per client."""
         plan = self._controller.plan(self._scene, self._controller_state, server_round)
+        self._codec.seals = moves_objects(grid)
         self._codec.advance(self.arrays(), plan.downlink)
         self._grid, self._plan, self._sent_s = grid, plan, _now_s(grid)
         self._messages = messages_for(self._codec, plan)

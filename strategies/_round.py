@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from fedsys.errors import WireError
 from fedsys.middleware.control import MAX_NORM, RECORD
+from fedsys.middleware.envelope import seal, unsealed_reply
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.middleware.trials import read_trials
 from fedsys.types import ClientPlan, ClientReport, LinkSample, RoundPlan
@@ -57,6 +58,7 @@ def gather(
     mean = Mean(codec.schema.n, normalise=fednova)
     reports: dict[int, ClientReport] = {}
     for reply in replies:
+        reply = unsealed_reply(reply)
         client = sent.pop(reply.metadata.reply_to_message_id, None)
         if client is not None:
             sample = _measured(grid, reply.metadata.reply_to_message_id)
@@ -78,6 +80,8 @@ def _message(codec: ServerCodec, client: ClientPlan, plan: RoundPlan) -> Message
     if client.proximal_mu is not None:
         config["proximal-mu"] = client.proximal_mu
     content = RecordDict({ARRAYS: arrays, CONFIG: config, RECORD: control})
+    if codec.seals:
+        content = seal(content)
     return Message(content, client.node_id, "train", group_id=str(plan.round))
 
 

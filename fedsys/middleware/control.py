@@ -40,6 +40,8 @@ class Control:
     rule: ResidualRule
     trials: tuple[str, ...] = ()
     """Codec specs to try on a sample of the update."""
+    seals: bool = False
+    """Whether a small reply is to come in one object; see ``envelope``."""
 
     def to_record(self) -> ConfigRecord:
         """As a ConfigRecord; keys are short because they are sent in every message."""
@@ -61,6 +63,8 @@ class Control:
             record["k"] = self.rule.clip
         if self.trials:
             record["t"] = list(self.trials)
+        if self.seals:
+            record["e"] = True
         return record
 
     @classmethod
@@ -91,6 +95,7 @@ class Control:
             feedback=bool(record["f"]),
             rule=_rule(record),
             trials=_trials(record),
+            seals=record.get("e") is True,
         )
 
 

@@ -16,6 +16,7 @@ from fedsys.config.schema import CodecConfig
 from fedsys.errors import ConfigError, WireError
 from fedsys.middleware.conform import conform
 from fedsys.middleware.control import RECORD, unwrap
+from fedsys.middleware.envelope import moves_objects, seal, unsealed_reply
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.types import F32
 from fedsys.wire.schema import Schema
@@ -118,7 +119,8 @@ class CodecGrid(Grid):
         if message.metadata.message_type.startswith("train"):
             self._asked[node] = version
         note = _Note(node, version, codec, codec.downlink.model(), self._owed)
-        return with_content(message, content), note
+        sent = seal(content) if codec.seals else content
+        return with_content(message, sent), note
 
     def _advance(self, record: ArrayRecord) -> ServerCodec:
         """The codec, with this record as its current model.
@@ -133,7 +135,8 @@ class CodecGrid(Grid):
         shapes = {key: array.shape for key, array in arrays.items()}
         if codec is None or {t.name: t.shape for t in codec.schema.tensors} != shapes:
             schema = Schema.of(arrays, self._config.raw)
-            codec = ServerCodec(schema, self._config, self._seed, self._config.downlink != "none")
+            holds, seals = self._config.downlink != "none", moves_objects(self._grid)
+            codec = ServerCodec(schema, self._config, self._seed, holds, seals=seals)
         codec.advance(conform(arrays, codec.schema), self._config.downlink)
         self._codec, self._current, self._owed = codec, current, codec.downlink.owed()
         return codec
@@ -149,6 +152,7 @@ class CodecGrid(Grid):
                 del self._notes[message_id]
 
     def _unpack(self, reply: Message) -> Message:
+        reply = unsealed_reply(reply)
         note = self._notes.pop(reply.metadata.reply_to_message_id, None)
         if reply.has_error():
             if note is not None:

@@ -21,6 +21,7 @@ from fedsys.codecs._feedback import Feedback, encode_with_feedback
 from fedsys.errors import WireError
 from fedsys.middleware.conform import conform
 from fedsys.middleware.control import MAX_NORM, RECORD, Control, unwrap, wrap
+from fedsys.middleware.envelope import sealed_message, unseal
 from fedsys.middleware.store import ClientStore, HeldModel, NodeState, Pending
 from fedsys.middleware.trials import trial_figures
 from fedsys.rng import rng_for
@@ -44,11 +45,13 @@ CallNext = Callable[[Message, Context], Message]
 
 def codec_mod(message: Message, context: Context, call_next: CallNext) -> Message:
     """Decode what came, run the app, encode what it answers. Raises WireError on bad input."""
-    found = unwrap(message.content) if message.has_content() else None
+    content = unseal(message.content) if message.has_content() else RecordDict()
+    found = unwrap(content)
     if found is None:
         return call_next(message, context)
+    message.content = content
     name, data = found
-    control = Control.from_content(message.content)
+    control = Control.from_content(content)
     store = _store(context)
     state = store.load(context.node_id) if control.oldest_version else NodeState()
     version, model = receive(data, state, control, store, context.run_config)
@@ -57,11 +60,11 @@ def codec_mod(message: Message, context: Context, call_next: CallNext) -> Messag
         store.save_model(version, model, oldest_version=control.oldest_version)
         state = replace(state, held_version=version, held_checksum=control.checksum)
         store.save(context.node_id, state)
-    message.content = _plain(message.content, name, model)
+    message.content = _plain(content, name, model)
     reply = call_next(message, context)
     if reply.has_content() and message.metadata.message_type.startswith("train"):
         _encode_reply(reply.content, (version, model), control, store, context)
-    return reply
+    return sealed_message(reply) if control.seals else reply
 
 
 def receive(

@@ -50,6 +50,8 @@ class ServerCodec:
     """Node to the model version it is known to hold."""
     acked: dict[int, int] = field(default_factory=dict)
     """Node to the base version of its last accepted update."""
+    seals: bool = False
+    """Whether small messages travel as one object, both ways; see ``envelope``."""
     downlink: Downlink = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +78,7 @@ class ServerCodec:
             feedback=self.config.error_feedback,
             rule=_rule(self.config),
             trials=trials,
+            seals=self.seals,
         )
         return wrap(self.downlink.payload(self.held.get(node, 0))), control.to_record()
 
