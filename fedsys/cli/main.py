@@ -14,6 +14,7 @@ from fedsys.cli.codecs import codecs_app
 from fedsys.cli.compare import compare_command
 from fedsys.cli.links import links_app
 from fedsys.cli.listing import list_command
+from fedsys.cli.netns import netns_app
 from fedsys.cli.report import report
 from fedsys.cli.simulate import simulate
 from fedsys.errors import ConfigError, FedsysError
@@ -30,6 +31,7 @@ app.command()(report)
 app.command("list")(list_command)
 app.add_typer(codecs_app, name="codecs")
 app.add_typer(links_app, name="links")
+app.add_typer(netns_app, name="netns")
 
 
 def _show_version(wanted: bool) -> None:

@@ -25,9 +25,7 @@ from fedsys.clock import WallClock
 from fedsys.rng import rng_for
 from netem.kernel.bottleneck import Bottleneck
 from netem.kernel.pipe import Pipe, pipe_of
-from netem.spec import link_from_text
 
-PACKETS_PER_BIT = 1 / 12_000
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _PR_SET_PDEATHSIG = 1
@@ -167,6 +165,9 @@ def main() -> None:
     if chosen.link is None:
         job = Job.unpack(sys.stdin.buffer.read())
     else:
+        # Imported here: it costs half a second, and paths made by programs do without.
+        from netem.spec import link_from_text
+
         link = link_from_text(chosen.link, chosen.seed, chosen.node)
         job = Job(pipe_of(link.up), pipe_of(link.down), chosen.seed, (chosen.node,))
     _hurry()

@@ -74,7 +74,9 @@ class KernelPath:
             server_address=server_address,
             box=box_command(None, seed, 0, (names.client_interface, names.server_interface)),
         )
-        self._session = Session(self.layout, Job(up, down, seed, flow))
+        self.notes: list[str] = []
+        """What a reader of the results should know; complete after the ``with`` block."""
+        self._session = Session(self.layout, self.notes.append, Job(up, down, seed, flow))
         self._server: subprocess.Popen[bytes] | None = None
         self._port = 0
 
@@ -82,11 +84,6 @@ class KernelPath:
     def server_address(self) -> str:
         """Where the client finds the server; a server may listen on all addresses."""
         return self.layout.server_address
-
-    @property
-    def notes(self) -> list[str]:
-        """What a reader of the results should know; complete after the ``with`` block."""
-        return self._session.notes
 
     @property
     def report(self) -> dict[str, dict[str, int]]:

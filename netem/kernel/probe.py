@@ -92,6 +92,16 @@ class Capability:
     """Why it does not work without root; None if it does."""
 
 
+@dataclass(frozen=True, slots=True)
+class CongestionControls:
+    """Names of congestion controls."""
+
+    available: tuple[str, ...]
+    allowed: tuple[str, ...]
+    """Those that a socket may choose without root."""
+    default: str
+
+
 def is_root() -> bool:
     """Whether this process may make namespaces as it is (root, also of a user namespace)."""
     return os.geteuid() == 0
@@ -115,14 +125,15 @@ def capabilities() -> Iterator[Capability]:
         yield Capability(name, use, here, _try_unprivileged(name))
 
 
-def congestion_controls() -> tuple[list[str], str]:
-    """The congestion controls that the kernel has loaded, and the one it uses by default."""
+def congestion_controls() -> CongestionControls:
+    """What the kernel has loaded of congestion control, and what it uses."""
     folder = Path("/proc/sys/net/ipv4")
+    names = ("available_", "allowed_", "")
     try:
-        available = (folder / "tcp_available_congestion_control").read_text("ascii").split()
-        return available, (folder / "tcp_congestion_control").read_text("ascii").strip()
+        found = [(folder / f"tcp_{name}congestion_control").read_text("ascii") for name in names]
     except OSError:
-        return [], "unknown"
+        return CongestionControls((), (), "unknown")
+    return CongestionControls(tuple(found[0].split()), tuple(found[1].split()), found[2].strip())
 
 
 def _try_as_root(name: str) -> str | None:

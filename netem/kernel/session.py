@@ -6,7 +6,7 @@ import select
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,17 +32,22 @@ class Session:
     Raises DeployError, with the command and its own words, where a step fails.
     """
 
-    def __init__(self, layout: Layout, job: Job | None = None) -> None:
+    def __init__(self, layout: Layout, say: Callable[[str], None], job: Job | None = None) -> None:
         self.layout = layout
-        self.notes: list[str] = []
-        """What a reader of the results should know, one sentence each."""
         self.report: dict[str, dict[str, int]] = {}
         """Packets by direction and by what became of them, from the box; filled at the end."""
+        self._say = say
+        """Takes what a reader of the results should know, one sentence each."""
         self._job = job
         self._undo: list[Command] = []
         self._box: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def open(self) -> None:
+        """Build the path."""
         try:
             for step in self.layout.steps():
                 if step.undo:
@@ -54,7 +59,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-        return self
 
     def __exit__(
         self,
@@ -72,7 +76,8 @@ class Session:
                 self._end_box(box)
         finally:
             while self._undo:
-                attempt(self._undo.pop())  # what never came to be need not be undone
+                attempt(self._undo[-1])  # what never came to be need not be undone
+                self._undo.pop()  # not before: a signal may have cut the attempt short
 
     def _start_box(self, argv: Command) -> None:
         # stderr is not ours to read, and says why a box could not start
@@ -94,7 +99,7 @@ class Session:
         limit_bps = json.loads(line)["packets_per_s"] / _PACKETS_PER_BIT
         peak_bps = max(peak_bps_of(self.layout.up), peak_bps_of(self.layout.down))
         if peak_bps > limit_bps:
-            self.notes.append(
+            self._say(
                 f"the link reaches {peak_bps / 1e6:.0f} Mbit/s, but this machine carries about "
                 f"{limit_bps / 1e6:.0f} Mbit/s in user space now"
             )
@@ -107,15 +112,13 @@ class Session:
             box.kill()
             out, _ = box.communicate()
         if box.returncode != 0 or not out.strip():
-            self.notes.append("the process that carries packets ended before its time")
+            self._say("the process that carries packets ended before its time")
             return
         self.report = json.loads(out)
         late = sum(way["late"] for way in self.report.values())
         sent = sum(way["sent"] for way in self.report.values())
         if late > _LATE_FRACTION * sent:
-            self.notes.append(
-                f"{late} of {sent} packets came more than 2 ms late: the machine is too busy"
-            )
+            self._say(f"{late} of {sent} packets came more than 2 ms late: the machine is too busy")
 
 
 def box_command(link_text: str | None, seed: int, node: int, interfaces: Sequence[str]) -> Command:
