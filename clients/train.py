@@ -143,7 +143,7 @@ def _checked(model: nn.Module, losses: list[Tensor], samples: int) -> TrainResul
     state = model.state_dict()
     names = [name for name, t in state.items() if t.is_floating_point() and t.numel()]
     largest = torch._foreach_norm([state[name] for name in names], math.inf)
-    finite = torch.stack([value.float() for value in largest]).isfinite().tolist()
+    finite = torch.stack([value.isfinite() for value in largest]).tolist()
     return checked_result(
         torch.stack(losses).tolist(), dict(zip(names, finite, strict=True)), samples
     )
