@@ -1,0 +1,1 @@
+"""Real devices: certificates, enrolment, and Flower's own processes under supervision."""
