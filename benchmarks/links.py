@@ -1,0 +1,125 @@
+"""Do the levels of a link agree? ``python -m benchmarks.links [--quick]``.
+
+The same transfers in virtual time, through the shaping proxy and through the kernel; recorded
+traces against what their own lines say; and what the proxy and the fair sharing must reach by
+themselves. Prints one row a comparison, with its error and its bar; a level that this machine
+cannot give is one line that says why. Exit status 1 when a bar is missed. ``--page`` writes
+docs/benchmarks/links.md; with ``--resume FILE`` an interrupted run goes on where it was.
+"""
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import links_kernel, links_proxy, links_recorded
+from benchmarks.links_cells import Cell, Row, Store, finished, load_text
+from benchmarks.links_page import HEADINGS, write_page
+from benchmarks.provenance import provenance
+
+_BARS = {"proxy alone": "benchmarks.proxy", "fair sharing": "benchmarks.fair"}
+"""Section to the module whose ``bars(quick)`` yields name, bound, measured and at_least."""
+
+Skipped = dict[str, str]
+
+
+def kernel_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
+    """Virtual time against the kernel."""
+    reason = links_kernel.skipped()
+    if reason is not None:
+        skipped[links_kernel.SECTION] = reason
+        return
+    yield from finished(_chosen(links_kernel.cells(), quick), store, links_kernel.WORKERS)
+
+
+def proxy_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
+    """Virtual time without TCP against the proxy."""
+    yield from finished(_chosen(links_proxy.cells(), quick), store, links_proxy.WORKERS)
+
+
+def recorded_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
+    """Virtual time and the proxy against the lines of recorded traces."""
+    if not links_recorded.recordings():
+        skipped[links_recorded.SECTION] = f"no recorded traces in {links_recorded.FOLDER.name}"
+        return
+    yield from finished(links_recorded.virtual_cells(), store, 1)
+    cells, slow = links_proxy.replay_cells(quick)
+    if slow:
+        skipped[links_recorded.SECTION] = f"too slow to replay in seconds: {', '.join(slow)}"
+    yield from finished(cells, store, links_proxy.WORKERS)
+
+
+def bars_rows(section: str) -> Callable[[bool, Store, Skipped], Iterator[Row]]:
+    """The bars of another benchmark as rows."""
+
+    def rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
+        try:
+            module = importlib.import_module(_BARS[section])
+        except ImportError as error:
+            skipped[section] = str(error)
+            return
+        for bar in module.bars(quick):
+            yield Row(
+                section=section,
+                name=bar.name,
+                bound=bar.bound,
+                measured=bar.measured,
+                at_least=bar.at_least,
+            )
+
+    return rows
+
+
+SECTIONS: dict[str, Callable[[bool, Store, Skipped], Iterator[Row]]] = {
+    links_recorded.SECTION: recorded_rows,
+    links_kernel.SECTION: kernel_rows,
+    links_proxy.SECTION: proxy_rows,
+    **{section: bars_rows(section) for section in _BARS},
+}
+
+
+def _chosen(cells: Iterable[Cell], quick: bool) -> list[Cell]:
+    return [cell for cell in cells if cell.quick or not quick]
+
+
+def run(sections: Iterable[str], quick: bool, store: Store) -> dict[str, Any]:
+    """Measure and print; what ``--json`` holds."""
+    rows: list[Row] = []
+    skipped: Skipped = {}
+    load = load_text()
+    for section in sections:
+        print(HEADINGS[section], flush=True)
+        for row in SECTIONS[section](quick, store, skipped):
+            rows.append(row)
+            print(row.line(), flush=True)
+        if section in skipped:
+            print(f"     left out: {skipped[section]}")
+    source = provenance() | {"load": f"{load} at the beginning, {load_text()} at the end"}
+    return {"source": source, "rows": [row.as_json() for row in rows], "skipped": skipped}
+
+
+def main() -> int:
+    """Run everything, print the table, and say whether all bars are reached."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a few cells, within a minute")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="these sections only")
+    parser.add_argument("--resume", type=Path, help="keep finished cells here, and begin with them")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--page", type=Path, help="write them as Markdown here")
+    options = parser.parse_args()
+    store = Store(options.resume, provenance()["commit"])
+    found = run(options.only or SECTIONS, options.quick, store)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if options.page:
+        write_page(options.page, found)
+    missed = sum(not row["ok"] for row in found["rows"])
+    print(f"{len(found['rows']) - missed} of {len(found['rows'])} bars are reached")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
