@@ -101,3 +101,12 @@ class Optimizer:
         self.velocity = velocity
         ahead = momentum * velocity + mean if self.nesterov else velocity
         return ahead * np.float32(self.lr)
+
+    def tensors(self) -> dict[str, Array]:
+        """What a checkpoint needs."""
+        return {} if self.velocity is None else {"velocity": self.velocity}
+
+    def restore(self, tensors: Mapping[str, Array]) -> None:
+        """Go on from the ``tensors`` of a checkpoint."""
+        velocity = tensors.get("velocity")
+        self.velocity = None if velocity is None else velocity.copy()

@@ -1,5 +1,6 @@
 """What a round-budget strategy is: three pure functions over what a server knows."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -85,6 +86,11 @@ class Scene:
             deadline_s=min(given, default=None),
             reason=reason,
         )
+
+
+def whole(value: float) -> int:
+    """The least whole number that is not below ``value``, but for a rounding error."""
+    return math.ceil(round(value, 9))
 
 
 S = TypeVar("S")

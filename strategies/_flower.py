@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedsys.codecs._base import sum_of_squares
-from fedsys.config.schema import Experiment
+from fedsys.config.schema import Experiment, ServerOptimizer
 from fedsys.errors import ConfigError, WireError
 from fedsys.middleware.envelope import moves_objects
 from fedsys.middleware.server import ServerCodec
@@ -19,6 +19,7 @@ from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
 from strategies._aggregate import Optimizer
 from strategies._base import Controller, Scene, replay
+from strategies._moments import Moments
 from strategies._round import Outcome, gather, messages_for
 
 Evaluate = Callable[[Mapping[str, Values]], tuple[float, float]]
@@ -45,8 +46,7 @@ class RoundBudget(Strategy):
         self._controller = controller
         self._evaluate = evaluate
         self._codec = ServerCodec(schema, experiment.codec, experiment.run.seed, holds)
-        server = experiment.server
-        self._optimizer = Optimizer(server.lr, server.momentum, server.nesterov)
+        self._optimizer = _optimizer(experiment.server)
         self._flat, self._raw = schema.split(arrays)
         self._scene = _scene(experiment, examples, schema)
         self._controller_state = controller.start(self._scene)
@@ -73,13 +73,11 @@ class RoundBudget(Strategy):
 
     def tensors(self) -> dict[str, Values]:
         """The arrays of a checkpoint."""
-        velocity = self._optimizer.velocity
         tensors: dict[str, Values] = {
             "flat": self._flat,
             "model-raw": np.frombuffer(self._raw, np.uint8),
+            **self._optimizer.tensors(),
         }
-        if velocity is not None:
-            tensors["velocity"] = velocity
         for key, value in self._codec.downlink.tensors().items():
             tensors[f"down.{key}"] = value
         return tensors
@@ -101,8 +99,7 @@ class RoundBudget(Strategy):
         """Continue after ``records``, from the checkpoint that was taken after the last of them."""
         try:
             self._flat, self._raw = tensors["flat"].copy(), tensors["model-raw"].tobytes()
-            velocity = tensors.get("velocity")
-            self._optimizer.velocity = None if velocity is None else velocity.copy()
+            self._optimizer.restore(tensors)
             down = {k.removeprefix("down."): v for k, v in tensors.items() if k[:5] == "down."}
             self._codec.downlink.restore(state["version"], down)
             self._codec.held, self._codec.acked = dict(state["held"]), dict(state["acked"])
@@ -230,6 +227,12 @@ class RoundBudget(Strategy):
             "rounds": record.round >= run.budget.rounds,
         }
         return next((name for name, is_met in met.items() if is_met), "")
+
+
+def _optimizer(server: ServerOptimizer) -> Optimizer | Moments:
+    if server.optimizer == "sgd":
+        return Optimizer(server.lr, server.momentum, server.nesterov)
+    return Moments(server.optimizer, server.lr, server.beta_1, server.beta_2, server.tau)
 
 
 def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) -> Scene:

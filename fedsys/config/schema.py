@@ -79,6 +79,10 @@ class Training(Section):
     clip_norm: Positive | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    stacked: Literal["auto", "off"] = "auto"
+    """auto trains several clients at once where the model is a chain of linear layers."""
+    fast_conv: Literal["auto", "on", "off"] = "auto"
+    """Faster memory order and operator order of convolutional models; auto is on for a CPU."""
 
 
 class CodecConfig(Section):
@@ -152,9 +156,18 @@ class StrategyConfig(Section):
 class ServerOptimizer(Section):
     """How the mean update becomes a step of the global model."""
 
+    optimizer: Literal["sgd", "adagrad", "adam", "yogi"] = "sgd"
+    """FedAvg and FedAvgM are sgd; the others are FedAdagrad, FedAdam, FedYogi (Reddi et al. 2021),
+    which want an lr of 0.1 or less."""
     lr: Positive = 1.0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of sgd; 0.9 with nesterov and lr 0.7 is the outer optimizer of DiLoCo."""
     nesterov: bool = False
+    beta_1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Of adam and yogi, as ``beta_2`` is."""
+    beta_2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    tau: Positive = 1e-3
+    """Added to the root of the second moment: smaller adapts more."""
 
 
 class Entry(Section):
@@ -197,6 +210,8 @@ class Experiment(Section):
             )
         if self.server.nesterov and self.server.momentum == 0:
             raise ValueError("server.nesterov has no effect without server.momentum")
+        if self.server.optimizer != "sgd" and self.server.momentum:
+            raise ValueError("server.momentum is for server.optimizer = 'sgd'; others have beta_1")
         if (
             self.run.stop_at_target
             and self.run.target is None
