@@ -5,8 +5,8 @@ m = number of steps.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,8 +16,30 @@ from fedsys.types import F64
 
 Outages = tuple[tuple[float, float], ...]
 
+EDGE_FRACTION = 1e-15
+"""An edge that lies ahead by less than this share of the time is taken as reached."""
 
-@dataclass(frozen=True, eq=False, slots=True)
+
+class _Steps:
+    """What all curves that come from the same rates share, checked and summed once."""
+
+    __slots__ = ("dead_from_s", "edge_s", "edges", "peak_bps", "rate_bps", "rates", "sums")
+
+    def __init__(self, edge_s: F64, rate_bps: F64, period_s: float | None) -> None:
+        _check_steps(edge_s, rate_bps, period_s)
+        ends = edge_s if period_s is None else np.append(edge_s, period_s)
+        bits = rate_bps[: ends.size - 1] * np.diff(ends) if ends.size > 1 else np.empty(0)
+        self.edge_s = edge_s
+        self.rate_bps = rate_bps
+        self.peak_bps = float(rate_bps.max())
+        self.dead_from_s = _dead_from_s(edge_s, rate_bps, period_s)
+        # Single numbers come out of a memory view ten times faster than out of an array.
+        self.edges: Sequence[float] = _floats(edge_s)
+        self.rates: Sequence[float] = _floats(rate_bps)
+        self.sums: Sequence[float] = _floats(np.concatenate([[0.0], np.cumsum(bits)]))
+        """float64 [m] or [m + 1]: bits delivered by each edge, and by the end of the period."""
+
+
 class RateCurve:
     """Rate over time; integrals and their inverse cost O(log m), not a walk over the steps.
 
@@ -26,177 +48,211 @@ class RateCurve:
     period_s   the curve starts again after this time; None lets the last step last for ever
     outages    (begin_s, end_s) windows in absolute time, ascending, in which nothing moves
 
-    Curves compare by identity. Raises LinkError for steps that are not a curve.
+    Curves do not change, and compare by identity. One that is scaled, shifted or cut shares the
+    arrays of the one it was made from, so thousands of nodes may replay one long recording.
+    Raises LinkError for steps that are not a curve.
     """
 
-    edge_s: F64
-    rate_bps: F64
-    period_s: float | None = None
-    outages: Outages = ()
-    _edge_bits: F64 = field(init=False, repr=False)
-    """float64 [m] or [m + 1]: bits delivered by each edge, and by the end of the period."""
+    __slots__ = ("_cuts", "_entry_s", "_factor", "_steps", "outages", "period_s")
 
-    def __post_init__(self) -> None:
-        edge_s = np.asarray(self.edge_s, np.float64)
-        rate_bps = np.asarray(self.rate_bps, np.float64)
-        _check_steps(edge_s, rate_bps, self.period_s)
-        _check_outages(self.outages)
-        ends = edge_s if self.period_s is None else np.append(edge_s, self.period_s)
-        steps = rate_bps[: ends.size - 1] * np.diff(ends) if ends.size > 1 else np.empty(0)
-        edge_bits = np.concatenate([[0.0], np.cumsum(steps)])
-        object.__setattr__(self, "edge_s", edge_s)
-        object.__setattr__(self, "rate_bps", rate_bps)
-        object.__setattr__(self, "_edge_bits", edge_bits)
+    def __init__(
+        self,
+        edge_s: F64,
+        rate_bps: F64,
+        period_s: float | None = None,
+        outages: Outages = (),
+    ) -> None:
+        edge_s = np.ascontiguousarray(edge_s, np.float64)
+        rate_bps = np.ascontiguousarray(rate_bps, np.float64)
+        self._fill(_Steps(edge_s, rate_bps, period_s), period_s, outages)
+
+    def __reduce__(self) -> tuple[type["RateCurve"], tuple[object, ...]]:
+        """Pickled as what it looks like; a memory view cannot travel."""
+        return RateCurve, (self.edge_s, self.rate_bps, self.period_s, self.outages)
 
     @classmethod
     def constant(cls, bps: float) -> "RateCurve":
         """The same rate for ever; inf is allowed here and only here."""
         return cls(np.zeros(1), np.array([bps], np.float64))
 
+    @property
+    def edge_s(self) -> F64:
+        """float64 [m]  s, as seen from time 0."""
+        return self._unrolled()[0]
+
+    @property
+    def rate_bps(self) -> F64:
+        """float64 [m]  bit/s, without the outages."""
+        return self._unrolled()[1]
+
     def finish_s(self, start_s: float, size_bits: float) -> float:
         """When the last of ``size_bits`` has left, if they begin to flow at ``start_s``.
 
         The smallest such time; inf when the curve never delivers them.
         """
-        for begin_s, end_s in self.outages:
-            if end_s <= start_s:
-                continue
+        bits = size_bits / self._factor
+        for begin_s, end_s in self.outages[bisect_right(self._cuts, start_s) // 2 :]:
             if start_s < begin_s:
-                done_s = self._finish_uncut_s(start_s, size_bits)
+                done_s = self._finish_uncut_s(start_s, bits)
                 if done_s <= begin_s:
                     return done_s
-                size_bits -= self._bits_uncut(start_s, begin_s)
+                bits -= self._bits_uncut(start_s, begin_s)
             start_s = end_s
-        return self._finish_uncut_s(start_s, size_bits) if start_s < math.inf else math.inf
+        return self._finish_uncut_s(start_s, bits) if start_s < math.inf else math.inf
 
     def bits_between(self, begin_s: float, end_s: float) -> float:
         """Bits that flow from ``begin_s`` to ``end_s``; 0 when that is not forward."""
         bits = 0.0
-        for outage_s, back_s in self.outages:
-            if begin_s >= end_s:
-                return bits
-            if outage_s < end_s and back_s > begin_s:
-                bits += self._bits_uncut(begin_s, max(begin_s, outage_s))
-                begin_s = back_s
-        return bits + (self._bits_uncut(begin_s, end_s) if begin_s < end_s else 0.0)
+        for outage_s, back_s in self.outages[bisect_right(self._cuts, begin_s) // 2 :]:
+            if outage_s >= end_s:
+                break
+            bits += self._bits_uncut(begin_s, outage_s)
+            begin_s = back_s
+        return self._factor * (bits + self._bits_uncut(begin_s, end_s))
 
     def rate_at(self, now_s: float) -> float:
         """Bit/s at ``now_s``; at an edge, what begins there."""
-        if any(begin_s <= now_s < end_s for begin_s, end_s in self.outages):
-            return 0.0
-        _, local_s = self._lap(now_s)
-        return float(self.rate_bps[self._step(local_s)])
+        return self.step_at(now_s)[0]
 
     def next_change_s(self, now_s: float) -> float:
         """The first moment after ``now_s`` at which the rate may differ; inf if there is none."""
+        return self.step_at(now_s)[1]
+
+    def step_at(self, now_s: float) -> tuple[float, float]:
+        """Bit/s at ``now_s``, and the first moment after it at which that may differ, or inf."""
+        cut_s = math.inf
+        if self._cuts:
+            passed = bisect_right(self._cuts, now_s)
+            if passed < len(self._cuts):
+                cut_s = self._cuts[passed]
+            if passed % 2:
+                return 0.0, cut_s
+        edges, rates = self._steps.edges, self._steps.rates
+        if len(edges) == 1:
+            return rates[0] * self._factor, cut_s
         lap_s, local_s = self._lap(now_s)
-        step = self._step(local_s) + 1
-        if step < self.edge_s.size:
-            change_s = lap_s + float(self.edge_s[step])
-        elif self.period_s is not None and self.edge_s.size > 1:
-            change_s = lap_s + self.period_s
-        else:
-            change_s = math.inf
-        if change_s <= now_s:  # the edge is closer to now_s than a float can tell
-            change_s = math.nextafter(now_s, math.inf)
-        cuts = [edge_s for outage in self.outages for edge_s in outage if edge_s > now_s]
-        return min([change_s, *cuts])
+        local_s += EDGE_FRACTION * (now_s + self._entry_s)
+        if self.period_s is not None and local_s >= self.period_s:
+            lap_s, local_s = lap_s + self.period_s, 0.0
+        step = bisect_right(edges, local_s) - 1
+        change_s = lap_s + self._step_end_s(step)
+        return rates[step] * self._factor, min(change_s, cut_s)
 
     def dead_from_s(self) -> float:
         """The moment after which nothing ever flows again; inf for a link that recovers."""
         if self.outages and self.outages[-1][1] == math.inf:
-            return min(self.outages[-1][0], self._uncut_dead_from_s())
-        return self._uncut_dead_from_s()
+            return min(self.outages[-1][0], self._steps.dead_from_s)
+        return self._steps.dead_from_s
 
     def limited(self, kept_fraction: float, cap_bps: float = math.inf) -> "RateCurve":
         """This curve with every rate times ``kept_fraction``, and none above ``cap_bps``."""
-        rate_bps = np.minimum(self.rate_bps * kept_fraction, cap_bps)
-        return RateCurve(self.edge_s, rate_bps, self.period_s, self.outages)
+        factor = self._factor * kept_fraction
+        if factor > 0 and cap_bps >= self._steps.peak_bps * factor:
+            return self._derived(self._steps, self.outages, self._entry_s, factor)
+        rate_bps = np.minimum(self._steps.rate_bps * factor, cap_bps)
+        lower = _Steps(self._steps.edge_s, rate_bps, self.period_s)
+        return self._derived(lower, self.outages, self._entry_s, 1.0)
 
     def cut(self, outages: Sequence[tuple[float, float]]) -> "RateCurve":
         """This curve with ``outages`` in place of its own."""
-        return RateCurve(self.edge_s, self.rate_bps, self.period_s, tuple(outages))
+        return self._derived(self._steps, tuple(outages), self._entry_s, self._factor)
 
     def shifted(self, by_s: float) -> "RateCurve":
         """This looping curve, entered ``by_s`` after its beginning."""
         if self.period_s is None:
             raise LinkError("only a curve with a period can be shifted")
-        local_s = by_s % self.period_s
-        first = self._step(local_s)
-        edge_s = np.concatenate(
-            [
-                [0.0],
-                self.edge_s[first + 1 :] - local_s,
-                self.edge_s[:first] + self.period_s - local_s,
-            ]
-        )
-        rate_bps = np.concatenate([self.rate_bps[first:], self.rate_bps[:first]])
-        wrapped_s = self.edge_s[first] + self.period_s - local_s
-        if wrapped_s < self.period_s:  # entered inside a step: its beginning comes last
-            edge_s, rate_bps = np.append(edge_s, wrapped_s), np.append(rate_bps, rate_bps[0])
-        return RateCurve(edge_s, rate_bps, self.period_s, self.outages)
+        entry_s = (self._entry_s + by_s) % self.period_s
+        return self._derived(self._steps, self.outages, entry_s, self._factor)
 
-    def _uncut_dead_from_s(self) -> float:
-        alive = np.flatnonzero(self.rate_bps > 0)
-        if alive.size == 0:
-            return 0.0
-        if self.period_s is not None or alive[-1] == self.rate_bps.size - 1:
-            return math.inf
-        return float(self.edge_s[alive[-1] + 1])
+    def _fill(
+        self,
+        steps: _Steps,
+        period_s: float | None,
+        outages: Outages,
+        entry_s: float = 0.0,
+        factor: float = 1.0,
+    ) -> None:
+        _check_outages(outages)
+        self._steps = steps
+        self.period_s = period_s
+        self.outages = outages
+        self._cuts = tuple(edge_s for outage in outages for edge_s in outage)
+        self._entry_s = entry_s
+        self._factor = factor
+
+    def _derived(
+        self, steps: _Steps, outages: Outages, entry_s: float, factor: float
+    ) -> "RateCurve":
+        curve = RateCurve.__new__(RateCurve)
+        curve._fill(steps, self.period_s, outages, entry_s, factor)
+        return curve
+
+    def _unrolled(self) -> tuple[F64, F64]:
+        """Edges and rates as arrays, begun where this curve is entered."""
+        edge_s, rate_bps = self._steps.edge_s, self._steps.rate_bps * self._factor
+        entry_s, period_s = self._entry_s, self.period_s
+        if entry_s == 0 or period_s is None:
+            return edge_s, rate_bps
+        first = bisect_right(self._steps.edges, entry_s) - 1
+        later_s, earlier_s = edge_s[first + 1 :] - entry_s, edge_s[:first] + period_s - entry_s
+        rolled_s = np.concatenate([[0.0], later_s, earlier_s])
+        rates = np.concatenate([rate_bps[first:], rate_bps[:first]])
+        wrapped_s = edge_s[first] + period_s - entry_s
+        if wrapped_s < period_s:  # entered inside a step: its beginning comes last
+            rolled_s, rates = np.append(rolled_s, wrapped_s), np.append(rates, rates[0])
+        return rolled_s, rates
 
     def _lap(self, now_s: float) -> tuple[float, float]:
         """Start of the loop that ``now_s`` falls in, and the time since then."""
         if self.period_s is None:
             return 0.0, now_s
-        lap_s = math.floor(now_s / self.period_s) * self.period_s
-        return lap_s, min(max(now_s - lap_s, 0.0), self.period_s)
-
-    def _step(self, local_s: float) -> int:
-        if self.edge_s.size == 1:
-            return 0
-        return int(np.searchsorted(self.edge_s, local_s, side="right")) - 1
+        period_s = self.period_s
+        lap_s = math.floor((now_s + self._entry_s) / period_s) * period_s - self._entry_s
+        return lap_s, min(max(now_s - lap_s, 0.0), period_s)
 
     def _bits_until(self, local_s: float) -> float:
-        step = self._step(local_s)
-        return float(
-            self._edge_bits[step] + self.rate_bps[step] * (local_s - float(self.edge_s[step]))
-        )
+        steps = self._steps
+        step = bisect_right(steps.edges, local_s) - 1
+        return steps.sums[step] + steps.rates[step] * (local_s - steps.edges[step])
 
     def _bits_uncut(self, begin_s: float, end_s: float) -> float:
         if begin_s >= end_s:
             return 0.0
-        if self.edge_s.size == 1:
-            return float(self.rate_bps[0]) * (end_s - begin_s)
+        if len(self._steps.edges) == 1:
+            return self._steps.rates[0] * (end_s - begin_s)
         begin_lap_s, begin_local_s = self._lap(begin_s)
         end_lap_s, end_local_s = self._lap(end_s)
         bits = self._bits_until(end_local_s) - self._bits_until(begin_local_s)
         if self.period_s is None:
             return bits
         laps = round((end_lap_s - begin_lap_s) / self.period_s)
-        return bits + laps * float(self._edge_bits[-1])
+        return bits + laps * self._steps.sums[-1]
 
-    def _finish_uncut_s(self, start_s: float, size_bits: float) -> float:
-        if size_bits <= 0:
+    def _finish_uncut_s(self, start_s: float, bits: float) -> float:
+        if bits <= 0:
             return start_s
+        steps = self._steps
         lap_s, local_s = self._lap(start_s)
-        step = self._step(local_s)
-        bps = float(self.rate_bps[step])
+        step = bisect_right(steps.edges, local_s) - 1
+        bps = steps.rates[step]
         end_s = self._step_end_s(step)
-        if bps > 0 and size_bits <= bps * (end_s - local_s):
-            return start_s + size_bits / bps
+        if bps > 0 and bits <= bps * (end_s - local_s):
+            return start_s + bits / bps
         if end_s == math.inf:
             return math.inf
-        target_bits = float(self._edge_bits[step + 1]) + (size_bits - bps * (end_s - local_s))
+        target_bits = steps.sums[step + 1] + (bits - bps * (end_s - local_s))
         return max(start_s, self._reach_s(lap_s, target_bits))
 
     def _step_end_s(self, step: int) -> float:
-        if step + 1 < self.edge_s.size:
-            return float(self.edge_s[step + 1])
+        edges = self._steps.edges
+        if step + 1 < len(edges):
+            return edges[step + 1]
         return math.inf if self.period_s is None else self.period_s
 
     def _reach_s(self, lap_s: float, target_bits: float) -> float:
         """When the integral since ``lap_s`` reaches ``target_bits`` > 0: the inverse of the sum."""
-        total_bits = float(self._edge_bits[-1])
+        steps = self._steps
+        total_bits = steps.sums[-1]
         if self.period_s is not None:
             if total_bits == 0:
                 return math.inf
@@ -204,18 +260,31 @@ class RateCurve:
             lap_s += laps * self.period_s
             target_bits = min(target_bits - laps * total_bits, total_bits)
         elif target_bits > total_bits:
-            last_bps = float(self.rate_bps[-1])
-            left_bits = target_bits - total_bits
-            return float(self.edge_s[-1]) + left_bits / last_bps if last_bps > 0 else math.inf
-        step = max(0, int(np.searchsorted(self._edge_bits, target_bits, side="left")) - 1)
-        bps = float(self.rate_bps[step])
-        into_s = (target_bits - float(self._edge_bits[step])) / bps if bps > 0 else 0.0
-        return lap_s + float(self.edge_s[step]) + into_s
+            bps, left_bits = steps.rates[-1], target_bits - total_bits
+            return steps.edges[-1] + left_bits / bps if bps > 0 else math.inf
+        step = max(0, bisect_left(steps.sums, target_bits) - 1)
+        bps = steps.rates[step]
+        into_s = (target_bits - steps.sums[step]) / bps if bps > 0 else 0.0
+        return lap_s + steps.edges[step] + into_s
 
 
 def steps(edge_s: ArrayLike, rate_bps: ArrayLike, period_s: float | None = None) -> RateCurve:
     """A curve from plain lists: ``steps([0, 10], [1e6, 0])`` is 1 Mbit/s that dies at 10 s."""
     return RateCurve(np.array(edge_s, np.float64), np.array(rate_bps, np.float64), period_s)
+
+
+def _floats(values: F64) -> Sequence[float]:
+    return memoryview(values)  # type: ignore[arg-type]
+
+
+def _dead_from_s(edge_s: F64, rate_bps: F64, period_s: float | None) -> float:
+    """The moment after which no step has a rate above 0; inf if there is none such."""
+    alive = np.flatnonzero(rate_bps > 0)
+    if alive.size == 0:
+        return 0.0
+    if period_s is not None or alive[-1] == rate_bps.size - 1:
+        return math.inf
+    return float(edge_s[alive[-1] + 1])
 
 
 def _check_steps(edge_s: F64, rate_bps: F64, period_s: float | None) -> None:

@@ -1,6 +1,8 @@
 """A rate curve and its integral invert each other, to 1e-9."""
 
 import math
+import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -122,6 +124,36 @@ def test_a_shifted_loop_is_the_loop_seen_later(curve, by_s, span_s):
         assert curve.shifted(by_s).bits_between(0, span_s) == pytest.approx(
             later, abs=1e-9 * scale + 1e-6
         )
+
+
+@given(curve=curves(), now_s=st.floats(0, 1e6))
+def test_the_next_change_always_lies_ahead_and_what_begins_there_has_begun(curve, now_s):
+    for _ in range(8):
+        change_s = curve.next_change_s(now_s)
+        assert change_s > now_s
+        if change_s == math.inf:
+            break
+        assert curve.rate_at(now_s) == curve.rate_at((now_s + change_s) / 2)
+        now_s = change_s
+
+
+@given(curve=curves(), by_s=st.floats(0, 300), start_s=st.floats(0, 500))
+def test_a_curve_made_from_another_is_the_curve_that_its_arrays_describe(curve, by_s, start_s):
+    made = (curve if curve.period_s is None else curve.shifted(by_s)).limited(0.37)
+    again = pickle.loads(pickle.dumps(made))
+
+    assert again.outages == made.outages
+    assert again.finish_s(start_s, 1e6) == pytest.approx(made.finish_s(start_s, 1e6), rel=1e-9)
+
+
+def test_curves_made_from_one_recording_share_its_memory():
+    recording = steps(np.arange(100_000.0), np.arange(100_000.0), 1e5)
+    tracemalloc.start()
+    nodes = [recording.shifted(n).limited(0.5).cut([(1, 2)]) for n in range(100)]
+    held_bytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert len(nodes) * 1000 > held_bytes
 
 
 def test_a_curve_knows_when_it_is_dead():
