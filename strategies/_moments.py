@@ -4,6 +4,7 @@ The equations are those of Flower's FedAdagrad, FedAdam and FedYogi, which hold 
 arrays and average replies themselves; here the mean is one flat vector.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -45,13 +46,13 @@ class Moments:
         elif self.kind == "adam":
             self.second = np.float32(self.beta_2) * second + new * square
         else:
-            self.second = second - new * square * np.sign(second - square).astype(np.float32)
+            self.second = second - new * square * np.sign(second - square, dtype=np.float32)
         lr = self.lr
         if self.kind == "adam":
             after = self.steps + 1
-            lr *= (1 - self.beta_2**after) ** 0.5 / (1 - self.beta_1**after)
-        step: F32 = np.float32(lr) * self.first / (np.sqrt(self.second) + np.float32(self.tau))
-        return step
+            lr *= math.sqrt(1 - self.beta_2**after) / (1 - self.beta_1**after)
+        scale: F32 = np.sqrt(self.second) + np.float32(self.tau)
+        return self.first * np.float32(lr) / scale
 
     def tensors(self) -> dict[str, Array]:
         """What a checkpoint needs."""
