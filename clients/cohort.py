@@ -3,12 +3,16 @@
 What a client gets depends on its job alone: not on the other jobs, nor on their order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clients.data.loader import local_steps, steps_per_epoch
+import numpy as np
+
+from clients.data.loader import Step, local_steps, steps_per_epoch
 from clients.device import seed_torch
-from clients.train import Diverged, TrainResult, train
+from clients.stack import Stack, rows_for
+from clients.stacked import Member, Outcome
+from clients.train import Diverged, TrainResult, checked_result, train
 from clients.weights import Weights, load_arrays
 from clients.workplace import Workplace
 from fedsys.clock import WallClock
@@ -49,7 +53,19 @@ def train_cohort(place: Workplace, jobs: Sequence[Job]) -> list[Trained | Diverg
     Equal jobs give equal bytes, however they are divided among calls and processes. The workplace's
     model is used on the way and holds nothing of use afterwards.
     """
-    return [_alone(place, job) for job in jobs]
+    if place.stack is None:
+        return [_alone(place, job) for job in jobs]
+    place.model.train()
+    members = [_member(place, job) for job in jobs]
+    training = place.experiment.training
+    full = training.batch_size * training.accumulation_steps
+    trained: dict[int, Trained | Diverged] = {}
+    for rows, group in _groups(members, full).items():
+        for start in range(0, len(group), place.stack.chunk):
+            chunk = group[start : start + place.stack.chunk]
+            stacked = _together(place, place.stack, [members[k] for k in chunk], rows)
+            trained.update(zip(chunk, stacked, strict=True))
+    return [trained[k] for k in range(len(jobs))]
 
 
 def _alone(place: Workplace, job: Job) -> Trained | Diverged:
@@ -59,19 +75,71 @@ def _alone(place: Workplace, job: Job) -> Trained | Diverged:
     training, seed = _training(place, job), place.experiment.run.seed
     load_arrays(place.model, place.layout.arrays(job.start))
     x, y = place.data.of_client(job.client)
-    batching = (len(x), training.batch_size, training.accumulation_steps)
-    steps = local_steps(
-        *batching,
-        steps_per_epoch(*batching) if job.local_steps is None else job.local_steps,
-        rng_for(seed, "batches", job.client, job.round),
-    )
-    seed_torch(seed_for(seed, "train", job.client, job.round), place.device)
     x, y = x.to(place.device), y.to(place.device)
+    seed_torch(seed_for(seed, "train", job.client, job.round), place.device)
+    steps = _steps(place, job)
     try:
         result = train(place.model, place.data.task, x, y, steps, training, training.lr)
     except Diverged as error:
         return error
     return Trained(place.layout.save(place.model), len(x), result, clock.now_s() - start_s)
+
+
+def _together(
+    place: Workplace, stack: Stack, members: Sequence[Member], rows: int
+) -> list[Trained | Diverged]:
+    """Train some clients as one stack."""
+    clock = WallClock()
+    start_s = clock.now_s()
+    outcomes = stack.train(members, rows, place.experiment.training)
+    each_s = (clock.now_s() - start_s) / sum(len(m.steps) for m in members)
+    return [
+        _judged(place, m, outcome, each_s * len(m.steps))
+        for m, outcome in zip(members, outcomes, strict=True)
+    ]
+
+
+def _judged(
+    place: Workplace, member: Member, outcome: Outcome, train_s: float
+) -> Trained | Diverged:
+    finite = {}
+    if not np.isfinite(outcome.flat.sum()):
+        parts = place.layout.parts(outcome.flat)
+        finite = {name: bool(np.isfinite(part).all()) for name, part in parts.items()}
+    try:
+        result = checked_result(outcome.losses, finite, sum(map(len, member.steps)))
+    except Diverged as error:
+        return error
+    return Trained(Weights(outcome.flat), member.examples, result, train_s)
+
+
+def _member(place: Workplace, job: Job) -> Member:
+    part, training = place.data.part(job.client), _training(place, job)
+    return Member(
+        start=job.start.flat,
+        examples=len(part),
+        steps=[part[np.concatenate(step)] for step in _steps(place, job)],
+        lr=training.lr,
+        proximal_mu=training.proximal_mu,
+    )
+
+
+def _groups(members: Sequence[Member], full: int) -> dict[int, list[int]]:
+    """Numbers of the members with equal rows, those with the most steps first."""
+    groups: dict[int, list[int]] = {}
+    for k in sorted(range(len(members)), key=lambda k: -len(members[k].steps)):
+        rows = rows_for(max(map(len, members[k].steps)), full)
+        groups.setdefault(rows, []).append(k)
+    return groups
+
+
+def _steps(place: Workplace, job: Job) -> Iterator[Step]:
+    """The job's local steps: indices into the client's own examples."""
+    training, examples = place.experiment.training, len(place.data.part(job.client))
+    batching = (examples, training.batch_size, training.accumulation_steps)
+    epoch = steps_per_epoch(*batching)
+    rng = rng_for(place.experiment.run.seed, "batches", job.client, job.round)
+    return local_steps(*batching, epoch if job.local_steps is None else job.local_steps, rng)
 
 
 def _training(place: Workplace, job: Job) -> Training:

@@ -8,6 +8,7 @@ from torch import nn
 
 from clients.data.federated import FederatedData, federated_data
 from clients.device import choose_device
+from clients.stack import Stack, stack_for
 from clients.weights import Layout, build_model
 from fedsys.config.load import parse_experiment
 from fedsys.config.schema import Experiment
@@ -22,6 +23,8 @@ class Workplace:
     model: nn.Module
     layout: Layout
     device: torch.device
+    stack: Stack | None
+    """None where clients are trained one by one."""
 
 
 @lru_cache(maxsize=2)
@@ -31,4 +34,8 @@ def workplace_for(text: str) -> Workplace:
     data = federated_data(experiment)
     device = choose_device(experiment.training.device)
     model = build_model(data.task, experiment.run.seed).to(device)
-    return Workplace(experiment, data, model, Layout.of(model), device)
+    layout = Layout.of(model)
+    stack = None
+    if device.type == "cpu":
+        stack = stack_for(model, data.task, data.train, layout, experiment.training)
+    return Workplace(experiment, data, model, layout, device, stack)

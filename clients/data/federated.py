@@ -28,12 +28,16 @@ class FederatedData:
 
     def of_client(self, client: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of client number ``client``."""
+        index = self.part(client)
+        return self.train.x[index], self.train.y[index]
+
+    def part(self, client: int) -> I64:
+        """Indices of the examples of client number ``client``; ConfigError if there is none."""
         if not 0 <= client < len(self.parts):
             raise ConfigError(
                 f"partition-id: no client {client}, partition.clients = {len(self.parts)}"
             )
-        index = self.parts[client]
-        return self.train.x[index], self.train.y[index]
+        return self.parts[client]
 
     @cached_property
     def digest(self) -> str:

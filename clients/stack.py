@@ -1,0 +1,200 @@
+"""Whether an experiment's clients can be trained as one stack, found out by trying.
+
+The rule looks at the model, the loss and the machine alone, never at a clock or at who is to be
+trained, so every process of a run decides alike.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from clients.chain import Chain, chain_of
+from clients.stacked import Loss, Member, Outcome, train_stack
+from clients.tasks._base import Examples, Task
+from clients.weights import Layout, load_arrays
+from fedsys.config.schema import Training
+from fedsys.rng import rng_for
+from fedsys.types import F32, I64
+
+_CHUNK_BYTES = 1 << 21
+"""Weights of the clients trained at once: what a core's own cache holds."""
+_MIN_CHUNK, _MAX_CHUNK = 4, 32
+
+_TRIAL_SIZES = (33, 17, 2)
+_TOLERANCE = 1e-4
+_PLAIN = Training()
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """How to train several clients of one experiment at once."""
+
+    chain: Chain
+    loss: Loss
+    layout: Layout
+    examples: Examples
+    direct: Tensor | None
+    """All examples as the first layer takes them, where that costs no memory."""
+
+    @property
+    def chunk(self) -> int:
+        """Clients to train at once."""
+        return min(max(_CHUNK_BYTES // (4 * self.layout.n), _MIN_CHUNK), _MAX_CHUNK)
+
+    def train(self, members: Sequence[Member], rows: int, training: Training) -> list[Outcome]:
+        """Train members, whose steps are indices of examples, in batches of ``rows`` rows."""
+        if self.direct is not None:
+            source = (self.direct, self.examples.y)
+            return train_stack(self.chain, self.loss, self.layout, source, members, rows, training)
+        used, places = np.unique(
+            np.concatenate([step for m in members for step in m.steps]), return_inverse=True
+        )
+        index = torch.from_numpy(used)
+        source = (self.chain.prepare(self.examples.x[index]), self.examples.y[index])
+        local, at = [], 0
+        for m in members:
+            ends = at + np.cumsum([len(step) for step in m.steps])
+            steps = np.split(places[at : ends[-1]], ends[:-1] - at)
+            local.append(replace(m, steps=steps))
+            at = ends[-1]
+        return train_stack(self.chain, self.loss, self.layout, source, local, rows, training)
+
+
+def rows_for(batch: int, full: int) -> int:
+    """Rows of every batch of a client whose largest one has ``batch`` of ``full`` examples.
+
+    A power of two where a client has less than a full batch, so that such clients fit into few
+    stacks; never fewer than 2, for which products go another way.
+    """
+    if batch >= full:
+        return max(batch, 2)
+    return max(2, min(full, 1 << (batch - 1).bit_length()))
+
+
+def stack_for(
+    model: nn.Module, task: Task, examples: Examples, layout: Layout, training: Training
+) -> Stack | None:
+    """The stack of an experiment; None where its clients are to be trained one by one.
+
+    None for other models than chains of linear layers, losses other than mean cross-entropy and
+    mean squared error, and where a trial shows numbers other than autograd's, or that a client's
+    depend on its neighbours.
+    """
+    switched_off = training.stacked == "off"
+    if switched_off or training.optimizer != "sgd" or training.precision != "fp32":
+        return None
+    chain = chain_of(model)
+    if chain is None:
+        return None
+    direct = _direct(chain, examples)
+    for loss in get_args(Loss):
+        stack = Stack(chain, loss, layout, examples, direct)
+        if _fits(loss, layout, chain, examples) and _agrees(stack, model, task, training):
+            return stack
+    return None
+
+
+def _fits(loss: Loss, layout: Layout, chain: Chain, examples: Examples) -> bool:
+    """Whether the targets are of the kind that ``loss`` takes, all of them."""
+    outputs, y = layout.shapes[chain.layers[-1].weight][0], examples.y
+    if loss == "mse":
+        return y.dtype == torch.float32 and y.shape[1:] == (outputs,)
+    in_range = y.dtype == torch.int64 and y.ndim == 1
+    return in_range and bool((y >= 0).all() and (y < outputs).all())
+
+
+@torch.no_grad()
+def _direct(chain: Chain, examples: Examples) -> Tensor | None:
+    """All examples as first-layer inputs, if these are the same memory in another shape."""
+    few = examples.x[:2].clone()
+    prepared = chain.prepare(few)
+    same = prepared.dtype == few.dtype and prepared.data_ptr() == few.data_ptr()
+    if not same or prepared.numel() != few.numel() or not examples.x.is_contiguous():
+        return None
+    return examples.x.view(len(examples), -1)
+
+
+def _agrees(stack: Stack, model: nn.Module, task: Task, training: Training) -> bool:
+    """Whether one step from random weights is autograd's, and a client's the same when alone."""
+    rng = rng_for(0, "stack trial")
+    rows = rng.permutation(len(stack.examples))
+    ends = np.minimum(np.cumsum(_TRIAL_SIZES), len(rows))
+    batches = [batch for batch in np.split(rows, ends)[: len(ends)] if len(batch) > 1]
+    was_training = model.training
+    try:
+        model.train()
+        if not _prepares_rows_alone(stack, batches[0]):
+            return False
+        members, gradients, losses = [], [], []
+        for batch in batches:
+            start = stack.layout.save(model).flat
+            start += 0.05 * rng.standard_normal(start.size, np.float32)
+            loss, gradient = _autograd(stack, model, task, start, batch)
+            size = float(np.linalg.norm(gradient)) or 1.0
+            lr = 0.1 * float(np.linalg.norm(start)) / size
+            members.append(Member(start, len(batch), [batch], lr, 0.0))
+            gradients.append(gradient)
+            losses.append(loss)
+        largest = max(map(len, batches))
+        together = stack.train(members, largest, _PLAIN)
+        is_same_alone = _same_alone(stack, members, largest, training)
+    finally:
+        model.train(was_training)
+    return is_same_alone and all(
+        abs(many.losses[0] - loss) <= _TOLERANCE * abs(loss)
+        and _close(stack.layout, m.start - many.flat, np.float32(m.lr) * gradient, m.start)
+        for many, m, gradient, loss in zip(together, members, gradients, losses, strict=True)
+    )
+
+
+def _same_alone(stack: Stack, members: Sequence[Member], rows: int, training: Training) -> bool:
+    """Whether members get the same bits in a stack of one as beside the others."""
+    longer = [
+        replace(m, steps=[*m.steps] * count, proximal_mu=training.proximal_mu)
+        for count, m in enumerate(members, start=1)
+    ]
+    together = stack.train(longer, rows, training)
+    alone = [stack.train([m], rows, training)[0] for m in longer]
+    return all(np.array_equal(a.flat, b.flat) for a, b in zip(alone, together, strict=True))
+
+
+@torch.no_grad()
+def _prepares_rows_alone(stack: Stack, rows: I64) -> bool:
+    """Whether the first layer's input is a matrix, and each row of it that of one example."""
+    x = stack.examples.x[torch.from_numpy(rows)]
+    once, again, last = stack.chain.prepare(x), stack.chain.prepare(x), stack.chain.prepare(x[1:])
+    width = stack.layout.shapes[stack.chain.layers[0].weight][1]
+    is_matrix = once.dtype == torch.float32 and once.shape == (len(rows), width)
+    return is_matrix and torch.equal(once, again) and torch.equal(once[1:], last)
+
+
+def _autograd(
+    stack: Stack, model: nn.Module, task: Task, start: F32, batch: I64
+) -> tuple[float, F32]:
+    """The task's loss on one batch and its gradient, float32 [n]; the model is left as it was."""
+    before = stack.layout.save(model)
+    load_arrays(model, stack.layout.parts(start))
+    index = torch.from_numpy(batch)
+    loss = task.loss(model, stack.examples.x[index], stack.examples.y[index])
+    params = dict(model.named_parameters())
+    gradients = torch.autograd.grad(loss, list(params.values()))
+    load_arrays(model, stack.layout.arrays(before))
+    flat = np.empty(stack.layout.n, np.float32)
+    parts = stack.layout.parts(flat)
+    for name, gradient in zip(params, gradients, strict=True):
+        parts[name][...] = gradient.numpy()
+    return loss.item(), flat
+
+
+def _close(layout: Layout, step: F32, expected: F32, start: F32) -> bool:
+    """Whether each tensor moved as expected, as far as float32 can tell."""
+    parts = (layout.parts(v).values() for v in (step, expected, start))
+    rounding = 4 * float(np.finfo(np.float32).eps)
+    return all(
+        bool(np.abs(s - e).max() <= _TOLERANCE * np.abs(e).max() + rounding * np.abs(w).max())
+        for s, e, w in zip(*parts, strict=True)
+    )
