@@ -5,9 +5,11 @@ messages inside this process has to set them itself, and there is no public way 
 """
 
 import copy
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app.metadata import Metadata
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -16,9 +18,12 @@ __all__ = [
     "CLIENT_APP_RAISED_EXCEPTION",
     "NODE_UNAVAILABLE",
     "SERVER_NODE_ID",
+    "CommonContent",
     "Run",
     "copy_message",
     "error_instead",
+    "records_of",
+    "reply_to",
     "set_task_identity",
     "stamp",
     "with_content",
@@ -49,13 +54,27 @@ def stamp(message: Message, *, run_id: int, src_node_id: int, message_id: str) -
     )
 
 
-def copy_message(message: Message) -> Message:
+class CommonContent(RecordDict):
+    """Records that the messages of a cohort share, and that nobody may change.
+
+    Whoever hands such a message to an app gives it a copy of its own.
+    """
+
+    sums: bool | None = None
+    """Whether the sum of the updates is all that is wanted of the replies: None says no, and
+    True that each is to be divided by its local steps."""
+
+
+def copy_message(message: Message, *, own: bool = False) -> Message:
     """A message whose records a client may change without another client seeing it.
 
     FedAvg puts one ``RecordDict`` into the messages of all clients, and ``copy.copy`` of a record
-    shares its entries. The arrays themselves are shared: they are immutable bytes. ``metadata=``
-    is the internal form of the constructor.
+    shares its entries. The arrays themselves are shared: they are immutable bytes. So is
+    ``CommonContent`` unless the copy is to be the receiver's ``own``. ``metadata=`` is the
+    internal form of the constructor.
     """
+    if not message.has_error() and isinstance(message.content, CommonContent) and not own:
+        return _message(dict(message.metadata.__dict__), message.content)
     metadata = copy.copy(message.metadata)
     if message.has_error():
         return Message(error=message.error, metadata=metadata)  # type: ignore[call-overload,no-any-return]
@@ -64,6 +83,63 @@ def copy_message(message: Message) -> Message:
         records[name] = type(record)()
         records[name].update(record)
     return Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload,no-any-return]
+
+
+def records_of(
+    arrays: Mapping[str, dict[str, Array]], metrics: Mapping[str, dict[str, Any]]
+) -> RecordDict:
+    """Content of array and metric records, whose values are known to be of the right types.
+
+    Flower looks at every key and value; for replies made in this package that takes longer than
+    all else that is done with them.
+    """
+    content = _unchecked(RecordDict, {})
+    records = content.__dict__["_data"]
+    for name, values in arrays.items():
+        records[name] = _unchecked(ArrayRecord, values)
+    for name, figures in metrics.items():
+        records[name] = _unchecked(MetricRecord, figures)
+    return content
+
+
+def reply_to(request: Message, content: RecordDict) -> Message:
+    """A reply to ``request`` as its receiver would make it, created when the request was."""
+    asked = request.metadata.__dict__
+    return _message(
+        asked
+        | {
+            "_message_id": "",
+            "_src_node_id": asked["_dst_node_id"],
+            "_dst_node_id": asked["_src_node_id"],
+            "_src_task_id": asked["_dst_task_id"],
+            "_dst_task_id": asked["_src_task_id"],
+            "_reply_to_message_id": asked["_message_id"],
+        },
+        content,
+    )
+
+
+_Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
+
+
+def _unchecked(kind: type[_Record], values: dict[str, Any]) -> _Record:
+    made = kind.__new__(kind)
+    made.__dict__.update(_CHECKS[kind])
+    made.__dict__["_data"] = values
+    return made
+
+
+_CHECKS = {
+    kind: {name: check for name, check in kind().__dict__.items() if name != "_data"}
+    for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
+}
+
+
+def _message(metadata: dict[str, Any], content: RecordDict) -> Message:
+    message, about = Message.__new__(Message), Metadata.__new__(Metadata)
+    about.__dict__.update(metadata)
+    message.__dict__.update(_metadata=about, _content=content, _error=None)
+    return message
 
 
 def with_content(message: Message, content: RecordDict) -> Message:

@@ -127,7 +127,7 @@ def federation(tmp_path, *settings, dead=(), fednova=False):
         "faulty:app",
         workers=1,
         run_config={},
-        node_configs={node: {"state-dir": str(tmp_path / "state")} for node in NODES},
+        node_config_of=lambda node: {"state-dir": str(tmp_path / "state")},
     )
     grid = VirtualGrid(
         node_ids=NODES,

@@ -23,7 +23,7 @@ OURS = {
 OUTSIDE = {
     "flwr": (
         "fedsys/middleware/",
-        "fedsys/engine/pool.py",
+        "fedsys/engine/",
         "fedsys/_flwr_private.py",
         "fedsys/cli/",
         "netem/grid.py",

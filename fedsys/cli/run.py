@@ -69,12 +69,11 @@ def run_experiment(
     examples = dict(zip(nodes, task.examples_per_client(), strict=True))
     controller = controller_for(experiment)
     strategy = RoundBudget(experiment, controller, examples, task.initial_arrays(), task.evaluate)
-    node_configs = {node: _node_config(node, len(nodes), folder) for node in nodes}
     pool = Pool(
         CLIENT_APP,
         workers=workers,
         run_config={"experiment": dump_toml(experiment)},
-        node_configs=node_configs,
+        node_config_of=lambda node: _node_config(node, len(nodes), folder),
     )
     # Sums over several threads differ in the last bits from sums over one.
     with threadpool_limits(1), pool:

@@ -5,36 +5,33 @@ so results do not depend on how many workers there are. A client's ``context.sta
 its message, as it does in a real SuperNode.
 """
 
-import copy
-import importlib
-import multiprocessing
-import os
-import signal
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import resource_tracker
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from flwr.app import Context, Error, Message, RecordDict
-from threadpoolctl import threadpool_limits
+from flwr.app import Message
 
-from fedsys._flwr_private import CLIENT_APP_RAISED_EXCEPTION, set_task_identity
+from fedsys.engine.crew import Crew, Worker
+from fedsys.engine.serving import Answer, Call, Order, Service, named
+from fedsys.engine.shared import Parts, Segments, dump
+from fedsys.engine.states import NodeStates
+from fedsys.engine.tasks import Pumped, Reply, Task
 from fedsys.errors import FedsysError
+from fedsys.middleware.brief import BlockSum, Briefs, message_of, summed
+from fedsys.partial import Partial, blocks_of
 from fedsys.types import NodeConfig, RunConfig
-
-Handler = Callable[[Message, Context], object]
-T = TypeVar("T")
-Answer = tuple[Message, RecordDict | None]
 
 ATTEMPTS = 3
 """Times that a message is given to a worker process before it is blamed for their deaths."""
+_SHORT_S = 0.02
+"""A worker that needs no longer for a job is given the next one before it is done."""
 
 
-class WorkerDied(FedsysError):
-    """Worker processes do not start, or died again and again while they served one message."""
+class CallFailed(FedsysError):
+    """A function called in a worker process raised; the message is its traceback."""
 
 
 class Pool:
@@ -46,29 +43,37 @@ class Pool:
         *,
         workers: int,
         run_config: RunConfig,
-        node_configs: Mapping[int, NodeConfig],
+        node_config_of: Callable[[int], NodeConfig],
         run_id: int = 1,
         warm_up: str | None = None,
+        cohort: str | None = None,
     ) -> None:
-        """``workers`` = 1 computes in this process. ``warm_up`` is a ``module:function`` that
-        each worker calls once with the run config, e.g. to load the data.
+        """``workers`` = 1 computes in this process; more begin to start here, and are there after
+        ``wait_ready``.
 
-        Raises what the import of the app raises, and WorkerDied when no worker comes up.
+        ``warm_up`` is a ``module:function`` that is called with the run config before the first
+        message, e.g. to load the data. ``cohort`` is one that serves several messages of one app
+        together, called with messages, contexts, and whether and how their updates are to be
+        summed; it gives what the app would have replied to each, or None to leave it to the app.
+
+        Raises what the import of the app raises.
         """
-        _load(app)
-        self._app = app
-        self._workers = workers
-        self._run_config = run_config
-        self._node_configs = node_configs
-        self._run_id = run_id
-        self._warm_up = warm_up
-        self._states: dict[int, RecordDict] = {}
-        self._latest: dict[int, _Reply] = {}
-        self._executor = self._start() if workers > 1 else None
-        if self._executor is not None:
-            self._check_start(self._executor)
+        named(app)
+        self._service = Service(
+            app=app, run_id=run_id, run_config=dict(run_config), warm_up=warm_up, cohort=cohort
+        )
+        self._node_config_of = node_config_of
+        self._states = NodeStates()
+        self._latest: dict[int, Reply] = {}
+        """Node to the reply that it still owes."""
+        self._tasks: dict[int, Task] = {}
+        self._queue: deque[int] = deque()
+        self._made = 0
+        self._segments = Segments()
+        self._crew = Crew(self._service, workers) if workers > 1 else None
 
     def __enter__(self) -> Self:
+        self.wait_ready()
         return self
 
     def __exit__(
@@ -77,167 +82,194 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._executor is not None:
-            # Private, and gone after shutdown; Python 3.14 has terminate_workers for this.
-            processes = list(self._executor._processes.values())
-            self._executor.shutdown(wait=kind is None, cancel_futures=True)
-            for process in processes if kind is not None else []:
-                process.kill()
-                process.join()
+        self.close()
+
+    def wait_ready(self) -> None:
+        """Return once every worker can be given messages; WorkerDied if they do not start."""
+        if self._crew is not None:
+            self._crew.wait_ready()
+        else:
+            self._service.prepare()
+
+    def close(self) -> None:
+        """End the workers; what nobody has asked for yet is lost."""
+        if self._crew is not None:
+            self._crew.close()
+        self._segments.close()
+        self._states.close()
 
     def submit(self, messages: Sequence[Message]) -> list[Future[Message]]:
         """Start computing; the futures of the replies, in order.
 
         A future's ``result`` is an error reply where the client raised. It is to be asked for in
-        this thread: that is when a message whose worker died is given to another one. A node's
-        previous message is waited for first, because its state is needed.
+        this thread: that is when messages are handed on, and given to another worker when theirs
+        has died. A node's previous message is waited for first, because its state is needed.
         """
-        if self._executor is None:
-            return [self._inline(message) for message in messages]
-        return [self._hand_over(message) for message in messages]
+        replies: list[Reply] = []
+        for part in _without_repetition(messages):
+            for message in part:
+                previous = self._latest.get(message.metadata.dst_node_id)
+                if previous is not None:
+                    previous.exception()
+            asked = [Reply(self.pump, message) for message in part]
+            self._latest |= {reply.node_id: reply for reply in asked}
+            self._begin(
+                [Task(replies=asked[block], together=True) for block in blocks_of(len(asked))]
+            )
+            replies += asked
+        return [*replies]
 
-    def start_job(self, message: Message, context: Context) -> Future[Answer]:
-        """Hand one message to a worker, replacing all workers if one of them has died."""
-        if self._executor is None:
-            raise ValueError("this pool has no worker processes")
-        try:
-            return _submit(self._executor, _serve, self._app, message, context)
-        except BrokenProcessPool:
-            self._executor.shutdown(wait=False)
-            self._executor = self._start()
-            return _submit(self._executor, _serve, self._app, message, context)
+    def call(self, name: str, *arguments: Any) -> Future[Any]:
+        """Run ``module:function`` in a worker, before messages that wait; its result.
 
-    def keep(self, node_id: int, answer: Answer) -> Message:
-        """Store the node's state for its next message; the reply."""
-        reply, state = answer
-        if state is not None:
-            self._states[node_id] = state
-        return reply
+        It too is to be asked for in this thread; CallFailed where the function raised.
+        """
+        outcome: Pumped[Any] = Pumped(self.pump)
+        self._begin([Task(call=Call(name, arguments), outcome=outcome)], first=True)
+        return outcome
 
-    def _inline(self, message: Message) -> Future[Message]:
-        context = self._context(message)
-        future: Future[Message] = Future()
-        future.set_result(self.keep(context.node_id, _serve(self._app, message, context)))
-        return future
+    def pump(self, timeout_s: float | None = None) -> None:
+        """Take the answers that have come, waiting for one, and hand on what waits."""
+        if self._crew is None:
+            raise RuntimeError("nothing is being computed that could be waited for")
+        answers, dead = self._crew.events(timeout_s)
+        for worker, key, is_well, (elapsed_s, outcome) in answers:
+            task = self._tasks.pop(key)
+            self._release(task)
+            worker.depth = 2 if elapsed_s < _SHORT_S else 1
+            self._take(task, is_well, outcome)
+        for worker in dead:
+            self._crew.hire()
+            self._again(worker)
+        self._hand_out()
 
-    def _hand_over(self, message: Message) -> Future[Message]:
-        previous = self._latest.get(message.metadata.dst_node_id)
-        if previous is not None:
-            previous.exception()
-        reply = _Reply(self, message, self._context(message))
-        self._latest[message.metadata.dst_node_id] = reply
-        return reply
+    def _begin(self, tasks: Sequence[Task], *, first: bool = False) -> None:
+        for task in tasks:
+            self._made += 1
+            task.key = self._made
+            self._tasks[task.key] = task
+        if self._crew is None:
+            for task in tasks:
+                self._serve_here(self._tasks.pop(task.key))
+            return
+        parts = Parts()
+        for task in tasks:
+            task.body = dump(task.work(self._order), parts)
+        segment, needless = self._segments.holding(parts.found, len(tasks))
+        for one in needless:
+            self._crew.drop(one)
+        for task in tasks:
+            task.segment, task.filling = segment, 0 if segment is None else segment.filling
+        keys = [task.key for task in tasks]
+        if first:
+            self._queue.extendleft(reversed(keys))
+        else:
+            self._queue.extend(keys)
+        self._hand_out()
 
-    def _context(self, message: Message) -> Context:
+    def _order(self, message: Message) -> Order:
         node_id = message.metadata.dst_node_id
-        return Context(
-            run_id=self._run_id,
-            node_id=node_id,
-            node_config=dict(self._node_configs[node_id]),
-            # A copy also in this process: what a client changes before it raises is not kept.
-            state=copy.deepcopy(self._states.get(node_id, RecordDict())),
-            run_config=dict(self._run_config),
-        )
+        return Order(message, self._node_config_of(node_id), self._states.load(node_id))
 
-    def _start(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
-            self._workers,
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_prepare,
-            initargs=(self._app, self._run_id, self._warm_up, dict(self._run_config)),
-        )
-
-    @staticmethod
-    def _check_start(executor: ProcessPoolExecutor) -> None:
-        """Find out now, not at every client's message, that workers cannot start."""
+    def _serve_here(self, task: Task) -> None:
+        work = task.work(self._order)
+        if task.call is None:
+            self._take(task, True, self._service.serve(work))
+            return
         try:
-            _submit(executor, os.getpid).result()
-        except BrokenProcessPool as error:
-            raise WorkerDied(
-                "worker processes do not start, the reason is printed above; a script that uses "
-                "more than one worker must be guarded by: if __name__ == '__main__'"
-            ) from error
+            self._take(task, True, self._service.serve(work))
+        except Exception:
+            self._take(task, False, traceback.format_exc())
+
+    def _hand_out(self) -> None:
+        """Give each worker a job, and those with short ones a second to go on with."""
+        if self._crew is None:
+            return
+        for depth in (1, 2):
+            for worker in self._crew.workers:
+                if self._queue and len(worker.jobs) < min(depth, worker.depth):
+                    task = self._tasks[self._queue.popleft()]
+                    self._crew.post(worker, task.key, task.segment, task.filling, task.body)
+
+    def _take(self, task: Task, is_well: bool, outcome: Any) -> None:
+        if task.outcome is not None:
+            if is_well:
+                task.outcome.set_result(outcome)
+            else:
+                task.outcome.set_exception(CallFailed(outcome))
+        elif not is_well:
+            for reply in task.replies:
+                reply.set_exception(CallFailed(outcome))
+        elif isinstance(outcome, Briefs):
+            self._take_briefs(task, outcome)
+        else:
+            for reply, answer in zip(task.replies, outcome, strict=True):
+                self._keep(reply, answer)
+
+    def _take_briefs(self, task: Task, briefs: Briefs) -> None:
+        block = None
+        if briefs.partial is not None:
+            members = sum(isinstance(brief.packet, int) for brief in briefs.replies)
+            asked = [reply.message for reply in task.replies]
+            block = BlockSum(briefs.partial, members, lambda places: self._sum_of(asked, places))
+        for place, (reply, brief) in enumerate(zip(task.replies, briefs.replies, strict=True)):
+            self._keep(reply, (message_of(brief, reply.message, block, place), None))
+
+    def _sum_of(self, messages: Sequence[Message], places: Sequence[int]) -> Partial:
+        """The sum of those of a block's messages; each client does again what it did before."""
+        replies = [Reply(self.pump, messages[place]) for place in places]
+        self._begin([Task(replies=replies, together=True)])
+        stand_in = summed(replies[0].result())
+        if stand_in is None:
+            raise CallFailed("clients that were summed before cannot be summed again")
+        return stand_in.block.partial
+
+    def _again(self, worker: Worker) -> None:
+        """Give a dead worker's jobs to others: the one it was at in single messages.
+
+        So a message that kills its workers takes no other down with it more than once.
+        """
+        self._queue.extendleft(reversed(worker.jobs[1:]))
+        for key in worker.jobs[:1]:
+            task = self._tasks.pop(key)
+            self._release(task)
+            task.attempts += 1
+            if task.attempts < ATTEMPTS:
+                self._begin(task.singles(), first=True)
+            else:
+                task.give_up(f"worker processes died {ATTEMPTS} times")
+                self._forget(task)
+
+    def _release(self, task: Task) -> None:
+        if task.segment is not None and self._crew is not None:
+            needless = self._segments.done(task.segment)
+            if needless is not None:
+                self._crew.drop(needless)
+            task.segment = None
+
+    def _forget(self, task: Task) -> None:
+        for reply in task.replies:
+            if self._latest.get(reply.node_id) is reply:
+                del self._latest[reply.node_id]
+
+    def _keep(self, reply: Reply, answer: Answer) -> None:
+        """Store the node's state for its next message, and hand the reply over."""
+        message, state = answer
+        if self._latest.get(reply.node_id) is reply:
+            del self._latest[reply.node_id]
+        if state is not None:
+            self._states.save(reply.node_id, state)
+        reply.set_result(message)
 
 
-class _Reply(Future[Message]):
-    """The reply to one message, computed anew when the worker that had it dies.
-
-    One at a time, as results are asked for: a message that kills its workers then takes no
-    other message down with it more than once.
-    """
-
-    def __init__(self, pool: Pool, message: Message, context: Context) -> None:
-        super().__init__()
-        self._pool, self._message, self._context = pool, message, context
-        self._job: Future[Answer] | None = pool.start_job(message, context)
-
-    def result(self, timeout: float | None = None) -> Message:
-        """The reply; WorkerDied after three dead workers."""
-        self._settle(timeout)
-        return super().result()
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What ``result`` would raise, or None."""
-        self._settle(timeout)
-        return super().exception()
-
-    def _settle(self, timeout: float | None) -> None:
-        node_id = self._context.node_id
-        for attempt in range(ATTEMPTS):
-            if self._job is None:
-                return
-            try:
-                self.set_result(self._pool.keep(node_id, self._job.result(timeout)))
-                self._job = None
-            except BrokenProcessPool:
-                if attempt + 1 < ATTEMPTS:
-                    self._job = self._pool.start_job(self._message, self._context)
-        if self._job is not None:
-            self._job = None
-            reason = f"worker processes died {ATTEMPTS} times at a message to node {node_id}"
-            self.set_exception(WorkerDied(reason))
-
-
-def _submit(executor: ProcessPoolExecutor, work: Callable[..., T], *arguments: object) -> Future[T]:
-    """Submit, so that a worker started for it never sees Ctrl-C.
-
-    Ctrl-C reaches every process of the terminal; what it means is for the parent to say. A signal
-    mask is inherited, so workers have it from their first moment on.
-    """
-    resource_tracker.ensure_running()  # Its start would lift the mask.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        return executor.submit(work, *arguments)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _prepare(app: str, run_id: int, warm_up: str | None, run_config: RunConfig) -> None:
-    set_task_identity(run_id)
-    _load(app)
-    # Sums over several threads differ in the last bits from sums over one.
-    threadpool_limits(1)
-    if warm_up is not None:
-        _load(warm_up)(run_config)
-
-
-def _serve(app: str, message: Message, context: Context) -> Answer:
-    """The reply and the state to keep; an error reply, and none, where the client raised.
-
-    The text of the exception is made here, since not every exception can be pickled.
-    """
-    handler: Handler = _load(app)
-    try:
-        reply = handler(message, context)
-        if not isinstance(reply, Message):
-            raise TypeError(f"the app returned a {type(reply).__name__}, not a Message")
-        return reply, context.state
-    except (Exception, SystemExit):
-        error = Error(CLIENT_APP_RAISED_EXCEPTION, traceback.format_exc())
-        return Message(error, reply_to=message), None
-
-
-def _load(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    loaded: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return loaded
+def _without_repetition(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """Runs of messages in which no node has two."""
+    run: dict[int, Message] = {}
+    for message in messages:
+        node_id = message.metadata.dst_node_id
+        if node_id in run:
+            yield list(run.values())
+            run = {}
+        run[node_id] = message
+    if run:
+        yield list(run.values())

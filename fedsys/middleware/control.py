@@ -16,7 +16,7 @@ RECORD = "fedsys"
 """Name of the control record, and of the metrics that the client mod adds to a reply."""
 STYPE = "fedsys.packet"
 """Serialization type of an Array whose data is a packet, or frames of packets."""
-_KEY = "packet"
+PACKET = "packet"
 MAX_TRIALS = 16
 """Codecs that a server may have tried on one update."""
 MAX_NORM = 1e15
@@ -121,13 +121,13 @@ def _trials(record: ConfigRecord) -> tuple[str, ...]:
 
 def wrap(packet: bytes) -> ArrayRecord:
     """A packet as an ArrayRecord with one Array, which Flower moves without looking inside."""
-    return ArrayRecord({_KEY: Array("uint8", (len(packet),), STYPE, packet)})
+    return ArrayRecord({PACKET: Array("uint8", (len(packet),), STYPE, packet)})
 
 
 def unwrap(content: RecordDict) -> tuple[str, bytes] | None:
     """The name of the record that holds a packet, and the packet; None when there is none."""
     for name, record in content.array_records.items():
-        array = record.get(_KEY)
+        array = record.get(PACKET)
         if array is not None and array.stype == STYPE:
             return name, array.data
     return None

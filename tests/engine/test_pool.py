@@ -10,15 +10,16 @@ import time
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedsys._flwr_private import set_task_identity
-from fedsys.engine.pool import Pool, WorkerDied
+from fedsys.engine.crew import WorkerDied
+from fedsys.engine.pool import CallFailed, Pool
 
 NODES = (1, 2, 3, 4)
 APP = '''
 import os, pathlib, signal, sys, time
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
@@ -79,9 +80,14 @@ def app_module(tmp_path, monkeypatch):
 
 
 def pool_of(workers, **options):
-    configs = {node: {"partition-id": node - 1} for node in NODES}
     options = {"app": "pool_test_app:app", **options}
-    return Pool(options.pop("app"), workers=workers, run_config={}, node_configs=configs, **options)
+    return Pool(
+        options.pop("app"),
+        workers=workers,
+        run_config={},
+        node_config_of=lambda node: {"partition-id": node - 1},
+        **options,
+    )
 
 
 def ask(folder, acts):
@@ -109,6 +115,18 @@ def shown(reply):
 
 def starts(folder, node):
     return len(list(folder.glob(f"started-{node}-*")))
+
+
+def pids_of(pool):
+    return {worker.pid for worker in pool._crew.workers}
+
+
+def exists(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_replies_and_state_are_the_same_for_one_two_and_three_workers(tmp_path):
@@ -153,14 +171,14 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path):
 def test_one_death_costs_each_pending_message_one_more_attempt_at_most(tmp_path):
     acts = [(1, "slow"), (2, "die once"), (3, "slow"), (4, "slow")]
     with pool_of(2) as pool:
-        first = pool._executor
+        first = pids_of(pool)
         futures = pool.submit(ask(tmp_path, acts))
         futures[1].result()
-        second = pool._executor
+        second = pids_of(pool)
         results = [future.result() for future in futures]
 
-        assert second is not first
-        assert pool._executor is second
+        assert len(second) == len(first & second) + 1 == 2
+        assert pids_of(pool) == second
     assert not any(reply.has_error() for reply in results)
     assert starts(tmp_path, 2) == 2
     assert all(1 <= starts(tmp_path, node) <= 2 for node in (1, 3, 4))
@@ -198,16 +216,19 @@ def test_asking_twice_gives_the_same_reply_and_does_not_bring_old_state_back(tmp
     assert shown(third)[0]["calls"] == 3
 
 
-@pytest.mark.parametrize("waiting_s", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("waiting_s", [0.0, 0.5])
 def test_ctrl_c_is_for_the_parent_alone(tmp_path, waiting_s):
-    """Also while a worker is still starting."""
+    """Also while workers are still starting."""
     before = set(multiprocessing.active_children())
-    with pool_of(2) as pool:
+    pool = pool_of(2)
+    time.sleep(waiting_s)
+    (nursery,) = set(multiprocessing.active_children()) - before
+    os.kill(nursery.pid, signal.SIGINT)
+    with pool:
         futures = pool.submit(ask(tmp_path, [(2, "slow"), (3, "slow")]))
-        time.sleep(waiting_s)
-        workers = set(multiprocessing.active_children()) - before
-        for process in workers:
-            os.kill(process.pid, signal.SIGINT)
+        workers = pids_of(pool)
+        for pid in workers:
+            os.kill(pid, signal.SIGINT)
         results = [future.result() for future in futures]
 
     assert len(workers) == 2
@@ -217,21 +238,90 @@ def test_ctrl_c_is_for_the_parent_alone(tmp_path, waiting_s):
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_no_worker_outlives_the_pool(tmp_path, error):
+    """Nor does one that is busy."""
     before = set(multiprocessing.active_children())
     began_s = time.monotonic()
     try:
         with pool_of(2) as pool:
-            futures = pool.submit(ask(tmp_path, [(1, "sleep" if error else ""), (2, "")]))
+            futures = pool.submit(ask(tmp_path, [(1, "sleep"), (2, "")]))
             futures[1].result()
-            mine = set(multiprocessing.active_children()) - before
-            assert mine
+            workers = pids_of(pool)
             if error:
                 raise error
     except KeyboardInterrupt:
         pass
 
-    assert not any(process.is_alive() for process in mine)
+    assert len(workers) == 2
+    assert not any(exists(pid) for pid in workers)
+    assert set(multiprocessing.active_children()) <= before
     assert time.monotonic() - began_s < 30
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os, signal
+            from fedsys.engine.pool import Pool
+
+            if __name__ == "__main__":
+                pool = Pool(
+                    "pool_test_app:app", workers=2, run_config={}, node_config_of=lambda node: {}
+                )
+                with pool:
+                    print(*(worker.pid for worker in pool._crew.workers), flush=True)
+                    os.kill(os.getpid(), signal.SIGKILL)
+            """
+        )
+    )
+    killed = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    workers = [int(pid) for pid in killed.stdout.split()]
+    until_s = time.monotonic() + 30
+    while any(exists(pid) for pid in workers) and time.monotonic() < until_s:
+        time.sleep(0.02)
+
+    assert len(workers) == 2
+    assert not any(exists(pid) for pid in workers)
+
+
+def test_a_nursery_that_was_killed_is_replaced_when_a_worker_is_needed(tmp_path):
+    before = set(multiprocessing.active_children())
+    with pool_of(2) as pool:
+        (nursery,) = set(multiprocessing.active_children()) - before
+        nursery.kill()
+        for pid in pids_of(pool):
+            os.kill(pid, signal.SIGKILL)
+        replies = answers(pool, tmp_path, [(1, ""), (2, "")])
+
+    assert not any(reply.has_error() for reply in replies)
+
+
+def test_a_model_for_many_is_written_once_and_seen_by_all(tmp_path):
+    model = Array(np.arange(20_000, dtype=np.float32))
+    config = ConfigRecord({"act": "", "folder": str(tmp_path)})
+    content = RecordDict({"x": ArrayRecord({"w": model}), "config": config})
+    with pool_of(2) as pool:
+        for _ in range(3):
+            messages = [Message(content, node, "train") for node in NODES]
+            replies = [future.result() for future in pool.submit(messages)]
+        (size_bytes,) = [segment.size_bytes for segment in pool._segments._free]
+
+    assert len(model.data) < size_bytes < 2 * len(model.data)
+    for reply in replies:
+        (array,) = reply.content["x"].values()
+        np.testing.assert_array_equal(array.numpy(), 2 * model.numpy() + 3)
+
+
+def test_a_call_runs_in_a_worker_and_says_what_it_raised():
+    with pool_of(2) as pool:
+        there, wrong = pool.call("os:getpid"), pool.call("math:sqrt", -1.0)
+        assert there.result() in pids_of(pool)
+        with pytest.raises(CallFailed, match="math domain error"):
+            wrong.result()
+    with pool_of(1) as here:
+        assert here.call("os:getpid").result() == os.getpid()
+        assert "math domain error" in str(here.call("math:sqrt", -1.0).exception())
 
 
 def test_an_app_that_cannot_be_imported_is_said_at_once(tmp_path):
@@ -240,8 +330,11 @@ def test_an_app_that_cannot_be_imported_is_said_at_once(tmp_path):
 
 
 def test_workers_that_cannot_start_are_said_at_once(tmp_path, capfd):
-    with pytest.raises(WorkerDied, match="do not start"):
-        pool_of(2, warm_up="pool_test_app:refuse")
+    with (
+        pytest.raises(WorkerDied, match="do not start"),
+        pool_of(2, warm_up="pool_test_app:refuse"),
+    ):
+        pass
 
     assert "RuntimeError: no data here" in capfd.readouterr().err
 
@@ -253,7 +346,9 @@ def test_a_script_without_main_guard_ends_with_a_hint(tmp_path):
             """
             from fedsys.engine.pool import Pool
 
-            Pool("pool_test_app:app", workers=2, run_config={}, node_configs={1: {}})
+            options = {"run_config": {}, "node_config_of": lambda node: {}}
+            with Pool("pool_test_app:app", workers=2, **options):
+                pass
             """
         )
     )
