@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import links_kernel, links_proxy, links_recorded
-from benchmarks.links_cells import Cell, Row, Store, finished, load_text
+from benchmarks.links_cells import Cell, Row, Store, code_digest, finished, load_text
 from benchmarks.links_page import HEADINGS, write_page
 from benchmarks.provenance import provenance
 
@@ -45,7 +45,7 @@ def recorded_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
     if not links_recorded.recordings():
         skipped[links_recorded.SECTION] = f"no recorded traces in {links_recorded.FOLDER.name}"
         return
-    yield from finished(links_recorded.virtual_cells(), store, 1)
+    yield from finished(links_recorded.virtual_cells(), store, 0)
     cells, slow = links_proxy.replay_cells(quick)
     if slow:
         skipped[links_recorded.SECTION] = f"too slow to replay in seconds: {', '.join(slow)}"
@@ -98,6 +98,8 @@ def run(sections: Iterable[str], quick: bool, store: Store) -> dict[str, Any]:
         if section in skipped:
             print(f"     left out: {skipped[section]}")
     source = provenance() | {"load": f"{load} at the beginning, {load_text()} at the end"}
+    if store.taken_up:
+        source["resumed"] = f"{store.taken_up} rows are of an earlier run of the same code"
     return {"source": source, "rows": [row.as_json() for row in rows], "skipped": skipped}
 
 
@@ -110,7 +112,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--page", type=Path, help="write them as Markdown here")
     options = parser.parse_args()
-    store = Store(options.resume, provenance()["commit"])
+    store = Store(options.resume, code_digest())
     found = run(options.only or SECTIONS, options.quick, store)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

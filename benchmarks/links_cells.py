@@ -1,5 +1,6 @@
 """One comparison of two levels of a link: what it must reach, what came out, and keeping that."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -9,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedsys.errors import FedsysError
+
+_ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,46 +101,66 @@ class Cell:
 class Store:
     """Finished rows in a file of JSON lines, so that an interrupted run goes on where it was.
 
-    Rows of another commit are not taken up. ``path`` None keeps nothing.
+    Rows that other code has measured are not taken up. ``path`` None keeps nothing.
     """
 
-    def __init__(self, path: Path | None, commit: str) -> None:
+    def __init__(self, path: Path | None, code: str) -> None:
+        self.taken_up = 0
+        """Rows that were there before."""
         self._path = path
-        self._commit = commit
+        self._code = code
         self._rows: dict[tuple[str, str], Row] = {}
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
                 kept = json.loads(line)
-                if kept["commit"] == commit:
+                if kept["code"] == code:
                     row = Row(**kept["row"])
                     self._rows[row.section, row.name] = row
 
     def find(self, row: Row) -> Row | None:
         """The finished row of that name, if there is one."""
-        return self._rows.get((row.section, row.name))
+        found = self._rows.get((row.section, row.name))
+        self.taken_up += found is not None
+        return found
 
     def add(self, row: Row) -> None:
         """Keep a finished row; one that failed is tried again."""
         if self._path is not None and row.measured is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"commit": self._commit, "row": asdict(row)}) + "\n")
+                file.write(json.dumps({"code": self._code, "row": asdict(row)}) + "\n")
+
+
+def code_digest() -> str:
+    """Changes with the code whose figures are kept."""
+    files = [*_ROOT.glob("netem/**/*.py"), *_ROOT.glob("benchmarks/links*.py")]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def finished(cells: Iterable[Cell], store: Store, workers: int) -> Iterator[Row]:
     """Rows of ``cells`` in their order, from ``store`` or measured now, ``workers`` at a time.
 
-    Each is measured in a process that shares no interpreter with another measurement.
+    Each is measured in a process that shares no interpreter with another measurement; with 0
+    workers they are calculated here, one after the other.
     """
-    cells = list(cells)
-    kept = [store.find(cell.row) for cell in cells]
-    todo = [(cell, at) for at, cell in enumerate(cells) if kept[at] is None]
+    rows = [(cell, store.find(cell.row)) for cell in cells]
+    if workers == 0:
+        for cell, kept in rows:
+            row = kept or cell.done()
+            if kept is None:
+                store.add(row)
+            yield row
+        return
     running: dict[int, Future[Row]] = {}
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        for cell, at in sorted(todo, key=lambda one: -one[0].seconds):
-            running[at] = pool.submit(cell.done)
-            running[at].add_done_callback(lambda future: store.add(future.result()))
-        for at, row in enumerate(kept):
-            yield row if row is not None else running[at].result()
+        for at in sorted(range(len(rows)), key=lambda at: -rows[at][0].seconds):
+            if rows[at][1] is None:
+                running[at] = pool.submit(rows[at][0].done)
+                running[at].add_done_callback(lambda future: store.add(future.result()))
+        for at, (_, kept) in enumerate(rows):
+            yield kept or running[at].result()
 
 
 def load_text() -> str:

@@ -97,7 +97,7 @@ def _bar(row: dict[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "failed" if value is None else f"{value:,.4g}" if value < 1e6 else f"{value:,.0f}"
+    return "failed" if value is None else f"{value:.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

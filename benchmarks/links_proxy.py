@@ -21,7 +21,7 @@ WORKERS = 3
 BOUND = 0.02
 REPLAY_BOUND = 0.03
 REPEATS = 3
-_REPLAY_S, _QUICK_REPLAY_S = 30.0, 8.0
+_REPLAY_S, _QUICK_REPLAY_S = 30.0, 6.0
 _QUICK_REPLAYS = ("mahimahi-Verizon-LTE-short.up", "mit-cooked_3gp-norway_bus_1.txt")
 _MIN_REPLAY_BYTES = 200 * 1448
 """A recording that lets less pass in this time is no measure of a few percent."""

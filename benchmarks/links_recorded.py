@@ -69,10 +69,11 @@ class Recording:
 def recordings() -> list[Recording]:
     """Every direction of every trace in ``FOLDER``; none where there is no such folder."""
     files = sorted(path for path in FOLDER.glob("*") if path.suffix != ".md")
-    return [recording for path in files for recording in _read(path)]
+    return [recording for path in files for recording in read(path)]
 
 
-def _read(path: Path) -> Iterator[Recording]:
+def read(path: Path) -> Iterator[Recording]:
+    """Each direction that the file holds; one of a single rate counts as the way up."""
     if path.suffix == ".csv":
         with path.open(encoding="utf-8", newline="") as file:
             rows = [row for row in csv.DictReader(file) if row["State"] == "D"]
