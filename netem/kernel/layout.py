@@ -83,7 +83,9 @@ class Layout:
         for ip, end in ((self._ip_client, client), (self._ip_server, server)):
             # Packets of 64 kB would pass a queue as one.
             sizes = ("mtu", "1500", "gso_max_segs", "1", "txqueuelen", str(_TUN_PACKETS))
-            yield Step((*ip, "link", "set", "dev", end, *sizes, "addrgenmode", "none", "up"))
+            # Before it is up, or it gets an address of IPv6 and sends packets of its own.
+            yield Step((*ip, "link", "set", "dev", end, "addrgenmode", "none"))
+            yield Step((*ip, "link", "set", "dev", end, *sizes, "up"))
 
     def _routes(self) -> Iterable[Step]:
         ends = (

@@ -14,7 +14,7 @@ from fedsys.clock import WallClock
 from fedsys.errors import ConfigError
 from netem.kernel import probe
 from netem.kernel.layout import Layout, address_pair, script
-from netem.kernel.names import Names
+from netem.kernel.names import NAMED, Names
 from netem.kernel.pipe import Pipe, mechanism_for, pipe_of, rate_only
 from netem.kernel.session import Session, box_command, clean, used_addresses
 from netem.spec import link_from_text
@@ -85,6 +85,8 @@ def plan(request: Request) -> tuple[Layout, list[str]]:
 def dry_run(request: Request) -> tuple[str, list[str]]:
     """The run as a shell script, and the notes of ``plan``; changes nothing."""
     layout, notes = plan(request)
+    if not probe.is_root():
+        notes.append(f"as root, or after: {' '.join(probe.IN_USER_NAMESPACE)}")
     return script(layout, request.command, request.server), notes
 
 
@@ -121,7 +123,7 @@ def _run_inside(layout: Layout, request: Request) -> int:
                 argv, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr
             )
             running.callback(_end, server)
-            _await_listener(server)
+            _await_listener(server, NAMED / names.server_netns)
         command = subprocess.Popen(
             layout.inside(names.client_netns, request.command), env=environment
         )
@@ -148,16 +150,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _await_listener(server: subprocess.Popen[bytes]) -> None:
+def _await_listener(server: subprocess.Popen[bytes], netns: Path) -> None:
     """Wait until anything listens in the server's namespace, or for a while."""
+    process = Path(f"/proc/{server.pid}")
     clock = WallClock()
     until_s = clock.now_s() + _LISTEN_S
     while clock.now_s() < until_s and server.poll() is None:
-        for table in ("tcp", "tcp6"):
-            with contextlib.suppress(OSError):
-                rows = Path(f"/proc/{server.pid}/net/{table}").read_text("ascii").splitlines()[1:]
-                if any(row.split()[3] == _LISTENING for row in rows):
-                    return
+        with contextlib.suppress(OSError):  # it has ended
+            entered = (process / "ns/net").stat().st_ino == netns.stat().st_ino
+            tables = [(process / f"net/{name}").read_text("ascii") for name in ("tcp", "tcp6")]
+            rows = [row.split() for table in tables for row in table.splitlines()[1:]]
+            if entered and any(row[3] == _LISTENING for row in rows):
+                return
         clock.sleep_s(0.05)
 
 
