@@ -15,6 +15,7 @@ from fedsys.cli.compare import compare_command
 from fedsys.cli.links import links_app
 from fedsys.cli.listing import list_command
 from fedsys.cli.netns import netns_app
+from fedsys.cli.proxy import proxy_command
 from fedsys.cli.report import report
 from fedsys.cli.simulate import simulate
 from fedsys.errors import ConfigError, FedsysError
@@ -29,6 +30,7 @@ app.command()(simulate)
 app.command("compare")(compare_command)
 app.command()(report)
 app.command("list")(list_command)
+app.command("proxy")(proxy_command)
 app.add_typer(codecs_app, name="codecs")
 app.add_typer(links_app, name="links")
 app.add_typer(netns_app, name="netns")

@@ -1,0 +1,1 @@
+"""The shaping proxy: a link in real time, in user space, between any TCP client and its server."""
