@@ -4,6 +4,8 @@ A namespace is named after its owner's process and that process's start, because
 processes come back.
 """
 
+import itertools
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 NAMED = Path("/run/netns")
 """Where iproute2 keeps namespaces that have a name."""
 _NAMESPACE = re.compile(r"fedsys-(\d+)-(\d+)-(\d+)-[cs]")
+_serials = itertools.count()
 _INTERFACE = re.compile(r"fs(\d+)n\d+[cs]")
 
 
@@ -24,9 +27,10 @@ class Names:
     serial: int
 
     @classmethod
-    def of_process(cls, pid: int, serial: int) -> "Names":
-        """The names that the running process ``pid`` gives."""
-        return cls(pid, born_ticks(pid) or 0, serial)
+    def fresh(cls) -> "Names":
+        """Names that this process has not given yet."""
+        pid = os.getpid()
+        return cls(pid, born_ticks(pid) or 0, next(_serials))
 
     @property
     def client_netns(self) -> str:

@@ -1,8 +1,6 @@
 """A link between two namespaces, for programs: ``with KernelPath(link, seed=1) as path``."""
 
-import itertools
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +17,6 @@ from netem.kernel.session import Session, box_command, clean
 from netem.kernel.system import execute
 from netem.link import Link
 
-_serials = itertools.count()
 _PEER = "netem.kernel.http_peer"
 _END_S = 5.0
 _POST_LIMIT_S = 600.0
@@ -45,7 +42,8 @@ class KernelPath:
     """Two namespaces with ``link`` between them, there inside the ``with`` block.
 
     ``flow`` names the path's draws of loss and jitter under ``seed``. The link's time 0 is its
-    first packet where the box carries it. Raises ConfigError where ``why_not`` has a reason,
+    first packet where the box carries it. The thread that enters the block must outlive it: the
+    box ends with it. Raises ConfigError where ``why_not`` has a reason,
     DeployError where a command fails.
     """
 
@@ -61,7 +59,7 @@ class KernelPath:
         if reason is not None:
             raise ConfigError(f"kernel level: {reason}")
         up, down = pipe_of(link.up), pipe_of(link.down)
-        names = Names.of_process(os.getpid(), next(_serials))
+        names = Names.fresh()
         server_address, client_address = address_pair(0)
         self.layout = Layout(
             names=names,

@@ -138,7 +138,7 @@ def congestion_controls() -> CongestionControls:
 
 def _try_as_root(name: str) -> str | None:
     if name == "netns":
-        netns = Names.of_process(os.getpid(), 9999).client_netns
+        netns = Names.fresh().client_netns
         return attempt(["sh", "-ec", f"ip netns add {netns}; ip netns del {netns}"])
     return attempt(["unshare", "--net", "sh", "-ec", TRIALS[name][0]])
 

@@ -62,7 +62,7 @@ def plan(request: Request) -> tuple[Layout, list[str]]:
         hint = "" if request.rate_only else "; --rate-only keeps the mean rate alone"
         raise ConfigError(f"link '{request.link}': {error}{hint}") from error
     tcp, tcp_note = _congestion_control(link.tcp)
-    names = Names.of_process(os.getpid(), 0)
+    names = Names.fresh()
     server_address, client_address = address_pair(os.getpid(), used_addresses())
     interfaces = names.client_interface, names.server_interface
     layout = Layout(

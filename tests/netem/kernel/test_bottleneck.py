@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsys.rng import rng_for
@@ -62,6 +62,7 @@ def test_outages_and_loops_of_the_curve_hold_packets_and_a_dead_link_drops_them(
     assert dead.dropped_packets == 1
 
 
+@settings(max_examples=40)
 @given(
     gaps=st.lists(st.floats(0, 0.1), min_size=1, max_size=60),
     sizes=st.lists(st.integers(1, 1500), min_size=60, max_size=60),

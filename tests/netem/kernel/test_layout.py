@@ -123,11 +123,12 @@ def test_netem_loses_as_the_chain_does_and_delays_before_the_rate():
 
 def test_names_fit_the_kernel_and_tell_living_owners_from_dead_ones():
     assert len(NAMES.client_interface) <= 15
-    assert born_ticks(os.getpid()) == Names.of_process(os.getpid(), 1).born_ticks > 0
+    own, other = Names.fresh(), Names.fresh()
+    assert own.client_netns != other.client_netns
+    assert born_ticks(os.getpid()) == own.born_ticks > 0
     child = subprocess.Popen(["true"])
     child.wait()
     assert born_ticks(child.pid) is None
-    own = Names.of_process(os.getpid(), 1)
     assert own.client_netns not in stale_namespaces()
     assert own.client_interface not in stale_interfaces()
 
