@@ -1,5 +1,6 @@
 """A world in which a controller can be watched: links of known rates, times worked out by hand."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -9,6 +10,7 @@ from hypothesis import settings
 from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from strategies._base import Scene
 from strategies._offers import BY_SPEC
+from strategies._specs import QUANTIZERS, sparsifier_bits
 
 settings.register_profile("fedsys", deadline=None)
 settings.load_profile("fedsys")
@@ -25,6 +27,15 @@ class Node:
     down_bps: float = 2e6
     floor_s: float = 0.1
     step_s: float = 0.01
+
+
+def message_bytes(spec: str) -> float:
+    """Of an update of all parameters in ``spec``, as the tables have it."""
+    offers = {o.spec: o for known in QUANTIZERS.values() for o in known} | dict(BY_SPEC)
+    if spec in offers:
+        return offers[spec].size_bytes(PARAMETERS, OVERHEAD_BYTES)
+    fraction = float(re.fullmatch(r"topk\((.+)\)\|int8", spec)[1])
+    return PARAMETERS * sparsifier_bits(fraction) / 8 + OVERHEAD_BYTES
 
 
 def scene_of(nodes: int = 6, *, examples: int = 160, **changes) -> Scene:
@@ -51,6 +62,8 @@ class World:
     scene: Scene
     node: Node | Callable[[int], Node] = field(default_factory=Node)
     loss: Callable[[int], float] = lambda round_: 2.0 * 0.8**round_
+    norm: Callable[[int, int], float] = lambda round_, node_id: 1.0
+    """Of a node's update in a round."""
     records: list[RoundRecord] = field(default_factory=list)
     plans: list[RoundPlan] = field(default_factory=list)
 
@@ -87,7 +100,7 @@ class World:
 
     def _report(self, plan: RoundPlan, client) -> ClientReport:
         node = self.node(client.node_id) if callable(self.node) else self.node
-        up_bytes = round(BY_SPEC[client.uplink].size_bytes(PARAMETERS, OVERHEAD_BYTES))
+        up_bytes = round(message_bytes(client.uplink))
         whole = 4 * PARAMETERS + OVERHEAD_BYTES
         gap = plan.round - self.held.get(client.node_id, -1000)
         difference = gap * BY_SPEC[plan.downlink].size_bytes(PARAMETERS, OVERHEAD_BYTES)
@@ -104,6 +117,7 @@ class World:
             local_steps=client.local_steps,
             first_loss=self.loss(plan.round),
             train_loss=self.loss(plan.round),
+            update_norm=self.norm(plan.round, client.node_id),
             download_s=download_s,
             train_s=train_s,
             upload_s=upload_s,
