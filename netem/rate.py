@@ -6,15 +6,20 @@ m = number of steps.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedsys.errors import LinkError
 from fedsys.types import F64
+from netem.gaps import Gaps, merged
 
 Outages = tuple[tuple[float, float], ...]
+
+BARREN_WINDOWS = 10_000
+"""So many outages in a row without a bit between them are taken for the end of the link."""
 
 EDGE_FRACTION = 1e-15
 """An edge that lies ahead by less than this share of the time is taken as reached."""
@@ -47,13 +52,14 @@ class RateCurve:
     rate_bps   float64 [m]  bit/s during step i; 0 is an outage
     period_s   the curve starts again after this time; None lets the last step last for ever
     outages    (begin_s, end_s) windows in absolute time, ascending, in which nothing moves
+    gaps       more of them, which come again and again; None for none
 
     Curves do not change, and compare by identity. One that is scaled, shifted or cut shares the
     arrays of the one it was made from, so thousands of nodes may replay one long recording.
     Raises LinkError for steps that are not a curve.
     """
 
-    __slots__ = ("_cuts", "_entry_s", "_factor", "_steps", "outages", "period_s")
+    __slots__ = ("_cuts", "_entry_s", "_factor", "_steps", "gaps", "outages", "period_s")
 
     def __init__(
         self,
@@ -61,14 +67,21 @@ class RateCurve:
         rate_bps: F64,
         period_s: float | None = None,
         outages: Outages = (),
+        gaps: Gaps | None = None,
     ) -> None:
         edge_s = np.ascontiguousarray(edge_s, np.float64)
         rate_bps = np.ascontiguousarray(rate_bps, np.float64)
-        self._fill(_Steps(edge_s, rate_bps, period_s), period_s, outages)
+        self._fill(_Steps(edge_s, rate_bps, period_s), period_s, outages, gaps=gaps)
 
     def __reduce__(self) -> tuple[type["RateCurve"], tuple[object, ...]]:
         """Pickled as what it looks like; a memory view cannot travel."""
-        return RateCurve, (self.edge_s, self.rate_bps, self.period_s, self.outages)
+        return RateCurve, (
+            self.edge_s,
+            self.rate_bps,
+            self.period_s,
+            self.outages,
+            self.gaps,
+        )
 
     @classmethod
     def constant(cls, bps: float) -> "RateCurve":
@@ -91,19 +104,24 @@ class RateCurve:
         The smallest such time; inf when the curve never delivers them.
         """
         bits = size_bits / self._factor
-        for begin_s, end_s in self.outages[bisect_right(self._cuts, start_s) // 2 :]:
+        barren = 0
+        for begin_s, end_s in self._cuts_after(start_s):
             if start_s < begin_s:
                 done_s = self._finish_uncut_s(start_s, bits)
                 if done_s <= begin_s:
                     return done_s
-                bits -= self._bits_uncut(start_s, begin_s)
+                flown_bits = self._bits_uncut(start_s, begin_s)
+                barren = 0 if flown_bits > 0 else barren + 1
+                if done_s == math.inf or barren > BARREN_WINDOWS:
+                    return math.inf
+                bits -= flown_bits
             start_s = end_s
         return self._finish_uncut_s(start_s, bits) if start_s < math.inf else math.inf
 
     def bits_between(self, begin_s: float, end_s: float) -> float:
         """Bits that flow from ``begin_s`` to ``end_s``; 0 when that is not forward."""
         bits = 0.0
-        for outage_s, back_s in self.outages[bisect_right(self._cuts, begin_s) // 2 :]:
+        for outage_s, back_s in self._cuts_after(begin_s):
             if outage_s >= end_s:
                 break
             bits += self._bits_uncut(begin_s, outage_s)
@@ -126,7 +144,12 @@ class RateCurve:
             if passed < len(self._cuts):
                 cut_s = self._cuts[passed]
             if passed % 2:
-                return 0.0, cut_s
+                return 0.0, self._back_s(now_s) if self.gaps is not None else cut_s
+        if self.gaps is not None:
+            gap_s, _ = next(self.gaps.after(now_s))
+            if gap_s <= now_s:
+                return 0.0, self._back_s(now_s)
+            cut_s = min(cut_s, gap_s)
         edges, rates = self._steps.edges, self._steps.rates
         if len(edges) == 1:
             return rates[0] * self._factor, cut_s
@@ -148,21 +171,29 @@ class RateCurve:
         """This curve with every rate times ``kept_fraction``, and none above ``cap_bps``."""
         factor = self._factor * kept_fraction
         if factor > 0 and cap_bps >= self._steps.peak_bps * factor:
-            return self._derived(self._steps, self.outages, self._entry_s, factor)
+            return self._derived(self._steps, self._entry_s, factor)
         rate_bps = np.minimum(self._steps.rate_bps * factor, cap_bps)
         lower = _Steps(self._steps.edge_s, rate_bps, self.period_s)
-        return self._derived(lower, self.outages, self._entry_s, 1.0)
+        return self._derived(lower, self._entry_s, 1.0)
 
-    def cut(self, outages: Sequence[tuple[float, float]]) -> "RateCurve":
-        """This curve with ``outages`` in place of its own."""
-        return self._derived(self._steps, tuple(outages), self._entry_s, self._factor)
+    def cut(self, outages: Sequence[tuple[float, float]], gaps: Gaps | None = None) -> "RateCurve":
+        """This curve with ``outages`` and ``gaps`` in place of its own."""
+        curve = RateCurve.__new__(RateCurve)
+        curve._fill(
+            self._steps, self.period_s, tuple(outages), self._entry_s, self._factor, gaps=gaps
+        )
+        return curve
+
+    def outages_until(self, end_s: float) -> list[tuple[float, float]]:
+        """All windows of outages and gaps that begin before ``end_s``, ascending."""
+        return list(takewhile(lambda window: window[0] < end_s, self._cuts_after(0.0)))
 
     def shifted(self, by_s: float) -> "RateCurve":
         """This looping curve, entered ``by_s`` after its beginning."""
         if self.period_s is None:
             raise LinkError("only a curve with a period can be shifted")
         entry_s = (self._entry_s + by_s) % self.period_s
-        return self._derived(self._steps, self.outages, entry_s, self._factor)
+        return self._derived(self._steps, entry_s, self._factor)
 
     def _fill(
         self,
@@ -171,21 +202,31 @@ class RateCurve:
         outages: Outages,
         entry_s: float = 0.0,
         factor: float = 1.0,
+        *,
+        gaps: Gaps | None = None,
     ) -> None:
         _check_outages(outages)
         self._steps = steps
         self.period_s = period_s
         self.outages = outages
+        self.gaps = gaps
         self._cuts = tuple(edge_s for outage in outages for edge_s in outage)
         self._entry_s = entry_s
         self._factor = factor
 
-    def _derived(
-        self, steps: _Steps, outages: Outages, entry_s: float, factor: float
-    ) -> "RateCurve":
+    def _derived(self, steps: _Steps, entry_s: float, factor: float) -> "RateCurve":
         curve = RateCurve.__new__(RateCurve)
-        curve._fill(steps, self.period_s, outages, entry_s, factor)
+        curve._fill(steps, self.period_s, self.outages, entry_s, factor, gaps=self.gaps)
         return curve
+
+    def _cuts_after(self, now_s: float) -> Iterable[tuple[float, float]]:
+        """Windows of outages and gaps that end after ``now_s``, ascending; endless with gaps."""
+        once = self.outages[bisect_right(self._cuts, now_s) // 2 :]
+        return once if self.gaps is None else merged(once, self.gaps.after(now_s))
+
+    def _back_s(self, now_s: float) -> float:
+        """The end of the outage that ``now_s`` lies in."""
+        return next(iter(self._cuts_after(now_s)))[1]
 
     def _unrolled(self) -> tuple[F64, F64]:
         """Edges and rates as arrays, begun where this curve is entered."""
