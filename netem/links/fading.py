@@ -19,8 +19,9 @@ class Fading(LinkOptions):
 
     ``up_bps`` and ``down_bps`` are medians; ``sigma`` is the deviation of the natural logarithm
     (0.7 puts the 10th percentile at 0.4 of the median), ``correlation_s`` the time it remembers.
-    ``outage_fraction`` of the time nothing moves, in gaps of ``mean_outage_s``. Both directions
-    fade together. The drawn pattern of ``horizon_s`` repeats.
+    ``outage_fraction`` of the time nothing moves, in gaps of ``mean_outage_s``; the other way to
+    say it is ``mean_up_s``. Both directions fade together. The drawn pattern of ``horizon_s``
+    repeats.
     """
 
     up_bps: float
@@ -28,7 +29,6 @@ class Fading(LinkOptions):
     sigma: float = 0.5
     correlation_s: float = 10.0
     outage_fraction: float = 0.0
-    mean_outage_s: float = 2.0
     step_s: float = 1.0
     horizon_s: float = 900.0
 
@@ -37,6 +37,8 @@ class Fading(LinkOptions):
         require_positive(self, "up_bps", "down_bps", "correlation_s", "mean_outage_s", "step_s")
         require(self, "sigma", self.sigma >= 0, "0 or more")
         require(self, "outage_fraction", 0 <= self.outage_fraction < 1, "in [0, 1)")
+        both = self.outage_fraction > 0 and self.mean_up_s > 0
+        require(self, "mean_up_s", not both, "0 where outage_fraction sets the outages")
         require(self, "horizon_s", self.horizon_s > self.step_s, "longer than step_s")
 
     def build(self, seed: int, node: int) -> Link:

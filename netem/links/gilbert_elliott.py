@@ -14,7 +14,7 @@ class GilbertElliott(LinkOptions):
     A packet in the good state is followed by the bad state with ``good_to_bad_fraction``, and
     back with ``bad_to_good_fraction``; ``loss_good_fraction`` and ``loss_bad_fraction`` are lost
     in each. TCP answers a burst once, so the same loss hurts less than spread out. The steady
-    state of the chain sets the loss, so ``loss_fraction`` must stay 0.
+    state of the chain sets the loss, so ``loss_fraction`` must stay 0 and ``loss_burst_packets`` 1.
     """
 
     up_bps: float
@@ -33,6 +33,9 @@ class GilbertElliott(LinkOptions):
         for name in ("loss_good_fraction", "loss_bad_fraction"):
             require(self, name, 0 <= getattr(self, name) < 1, "in [0, 1)")
         require(self, "loss_fraction", self.loss_fraction == 0, "0 here: the states set it")
+        require(
+            self, "loss_burst_packets", self.loss_burst_packets == 1, "1 here: the states set it"
+        )
 
     @property
     def mean_loss_fraction(self) -> float:
