@@ -2,7 +2,7 @@
 
 ``python -m netem.kernel.box CLIENT_TUN SERVER_TUN --link TEXT --seed N --node N`` makes both
 interfaces where it runs; whoever started it moves them into namespaces. Without ``--link`` it
-reads a ``Job`` from standard input. It ends with its parent, and on SIGTERM; then it says
+reads a pickled ``Job`` from standard input. It ends with its parent, and on SIGTERM; then it says
 in one line of JSON what it did.
 """
 
@@ -13,6 +13,7 @@ import fcntl
 import gc
 import json
 import os
+import pickle
 import select
 import signal
 import socket
@@ -45,16 +46,6 @@ class Job:
     down: Pipe
     seed: int
     flow: tuple[str | int, ...]
-
-    def pack(self) -> bytes:
-        """The job as JSON."""
-        return json.dumps([self.seed, self.flow, self.up.fields(), self.down.fields()]).encode()
-
-    @classmethod
-    def unpack(cls, packed: bytes) -> "Job":
-        """The job that ``pack`` wrote."""
-        seed, flow, up, down = json.loads(packed)
-        return cls(Pipe.from_fields(up), Pipe.from_fields(down), seed, tuple(flow))
 
 
 class Box:
@@ -167,7 +158,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command; its owner ends us
     if chosen.link is None:
-        job = Job.unpack(sys.stdin.buffer.read())
+        job = pickle.load(sys.stdin.buffer)
     else:
         # Imported here: it costs half a second, and paths made by programs do without.
         from netem.spec import link_from_text

@@ -2,10 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
-
-import numpy as np
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from fedsys.errors import ConfigError
 from netem.link import Direction
@@ -32,8 +30,9 @@ class Pipe:
     @property
     def constant_bps(self) -> float | None:
         """The rate if it never changes and is not 0."""
-        bps = float(self.curve.rate_bps[0])
-        same = bool((self.curve.rate_bps == bps).all()) and not self.curve.outages
+        curve = self.curve
+        bps = float(curve.rate_bps[0])
+        same = bool((curve.rate_bps == bps).all()) and not curve.outages and curve.gaps is None
         return bps if same and bps > 0 else None
 
     def asks(self) -> list[str]:
@@ -45,21 +44,6 @@ class Pipe:
             "loss": self.loss_fraction > 0,
         }
         return [name for name, asked in found.items() if asked]
-
-    def fields(self) -> dict[str, Any]:
-        """This pipe in numbers and lists, for JSON."""
-        curve = self.curve
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
-        steps = {"edge_s": curve.edge_s.tolist(), "rate_bps": curve.rate_bps.tolist()}
-        return numbers | {"curve": {**steps, "period_s": curve.period_s, "outages": curve.outages}}
-
-    @classmethod
-    def from_fields(cls, numbers: dict[str, Any]) -> "Pipe":
-        """The pipe that ``fields`` described."""
-        curve = numbers["curve"]
-        steps = np.array(curve["edge_s"], np.float64), np.array(curve["rate_bps"], np.float64)
-        outages = tuple((begin_s, end_s) for begin_s, end_s in curve["outages"])
-        return cls(**numbers | {"curve": RateCurve(*steps, curve["period_s"], outages)})
 
 
 def pipe_of(direction: Direction) -> Pipe:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pickle
 import select
 import shlex
 import subprocess
@@ -89,7 +90,7 @@ class Session:
         assert box.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             if self._job is not None:
-                box.stdin.write(self._job.pack())
+                pickle.dump(self._job, box.stdin)
             box.stdin.close()
         box.stdin = None  # or communicate() would flush it
         ready = bool(select.select([box.stdout], [], [], _READY_S)[0])

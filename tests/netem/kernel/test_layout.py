@@ -8,7 +8,7 @@ import pytest
 from fedsys.errors import ConfigError
 from netem.kernel.layout import Layout, address_pair, script
 from netem.kernel.names import Names, born_ticks, stale_interfaces, stale_namespaces
-from netem.kernel.pipe import Pipe, mechanism_for, pipe_of, rate_only
+from netem.kernel.pipe import mechanism_for, pipe_of, rate_only
 from netem.kernel.session import box_command
 from netem.kernel.shaping import shaping_commands
 from netem.link import Direction
@@ -91,13 +91,6 @@ def test_rate_only_keeps_the_mean_rate():
 
     assert rate_only(looping).asks() == []
     assert rate_only(looping).constant_bps == pytest.approx(1e6)
-
-
-def test_a_pipe_survives_the_way_to_the_process_that_carries_it():
-    curve = steps([0, 1], [3e6, 0], period_s=3).cut([(1.0, float("inf"))])
-    before = pipe_of(Direction(curve=curve, delay_ms=9, loss_fraction=0.1, loss_burst_packets=2))
-
-    assert Pipe.from_fields(before.fields()).fields() == before.fields()
 
 
 def test_rates_count_ip_packets_and_no_rate_needs_no_queue():
