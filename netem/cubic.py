@@ -28,11 +28,11 @@ HYSTART_DELAY_S = (0.004, 0.016)
 HYSTART_SAMPLES = 8
 TIMER_S = 0.2
 """Least time by which a time-out exceeds the round trip."""
-MAX_ROUNDS = 400
+LONGEST_TIMER_S = 120.0
+MAX_ROUNDS = 300
 """What is left after so many rounds flows at the mean rate of the rounds since the first loss."""
 BURST_PACKETS = 3
 """An acknowledgement of two packets lets four go in slow start, of which one leaves at once."""
-_DONE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,10 @@ class Path:
     rtt_s: float
     queue_packets: float
     """Packets that find room at the bottleneck, the one under way included; inf for any number."""
+
+    def sent_s(self, now_s: float, packets: float) -> float:
+        """When the last of ``packets`` has left that reach the bottleneck at ``now_s``."""
+        return self.curve.finish_s(now_s, packets * self.packet_bits)
 
 
 class Span(NamedTuple):
@@ -125,6 +129,9 @@ class _Sender:
         self, path: Path, packets: float, begin_s: float, runs: Iterator[tuple[int, int]] | None
     ) -> None:
         self.path = path
+        bps = path.curve.constant_bps
+        self._packet_s = None if bps is None or bps == 0 else path.packet_bits / bps
+        """On a curve that never changes; it saves the look-up."""
         self.left = float(math.ceil(packets))
         self._short = self.left - packets
         """What the packet that is not full lacks; it is taken for the first one."""
@@ -156,9 +163,9 @@ class _Sender:
         self._hystart_s = min(max(delay_s, HYSTART_DELAY_S[0]), HYSTART_DELAY_S[1])
 
     def fly(self) -> Flight:
-        while self.left > _DONE and self.rounds < MAX_ROUNDS:
+        while self.left > 0 and self.rounds < MAX_ROUNDS and self.last_s < math.inf:
             self._round()
-        end_s = self.last_s if self.left <= _DONE else self.now_s
+        end_s = self.now_s if self.left > 0 else self.last_s
         self._end_span(end_s)
         return Flight(self._spans, max(0.0, self.left), self._mean_packets_per_s())
 
@@ -187,14 +194,17 @@ class _Sender:
                 first = at
         carried = send - dropped - self._short
         self._short = 0.0
-        self.last_s = self.path.curve.finish_s(self.now_s, carried * self.path.packet_bits)
+        if self._packet_s is not None:
+            self.last_s = self.now_s + carried * self._packet_s
+        else:
+            self.last_s = self.path.sent_s(self.now_s, carried)
         self._sent += send
         self._span_packets += carried
         gone = lost + dropped
         self.left += gone - send
         if recovering and self.left <= 0:  # what was lost leaves when the sender knows
-            again_bits = min(self._owed, carried) * self.path.packet_bits
-            self.last_s = max(self.last_s, self.path.curve.finish_s(self._known_s, again_bits))
+            again = min(self._owed, carried)
+            self.last_s = max(self.last_s, self.path.sent_s(self._known_s, again))
         self._room, self._excused = None, 0.0
         if gone:
             self._answer(send, gone, first, last, recovering)
@@ -227,7 +237,7 @@ class _Sender:
         path = self.path
         pairs = self._pairs if recovering else send if self.window.slow else 0.0
         if pairs:
-            step_s = path.curve.finish_s(self.now_s, path.packet_bits) - self.now_s
+            step_s = path.sent_s(self.now_s, 1.0) - self.now_s
             standing = self._standing_s / step_s if step_s else 0.0
             burst = 0 if self.rounds == 1 else BURST_PACKETS
             free = max(0.0, path.queue_packets - standing - burst)
@@ -276,7 +286,7 @@ class _Sender:
         news = first >= 0
         if gone >= send:
             self._blackout(sending_s, gone, again)
-        elif self.left <= gone + _DONE:
+        elif self.left <= gone:
             self._repair_tail(send, sending_s, first, last)
         else:
             if news:
@@ -294,12 +304,15 @@ class _Sender:
             self._end_span(self.now_s)
 
     def _blackout(self, sending_s: float, gone: float, again: bool) -> None:
-        """Nothing of a window arrived: a probe after two round trips, or the timer."""
+        """Nothing of a window arrived: a probe after two round trips, or a timer that doubles."""
         rtt_s = self.path.rtt_s
-        timer_s = TIMER_S if again or self._blank_rounds else min(2 * rtt_s, TIMER_S)
-        self.now_s += rtt_s + sending_s + timer_s + (rtt_s if gone >= 2 else 0.0)
-        self.window.reduce(self.window.size)
         if self._blank_rounds:
+            wait_s = 2.0 ** (self._blank_rounds - 1) * (rtt_s + TIMER_S)
+        else:
+            wait_s = rtt_s + (TIMER_S if again else min(2 * rtt_s, TIMER_S))
+        self.now_s += sending_s + min(wait_s, LONGEST_TIMER_S)
+        self.window.reduce(self.window.size)
+        if self._blank_rounds or gone > 2:
             self.window.collapse()
         self._blank_rounds += 1
         self._standing_s = 0.0

@@ -161,6 +161,34 @@ class RateCurve:
         change_s = lap_s + self._step_end_s(step)
         return rates[step] * self._factor, min(change_s, cut_s)
 
+    @property
+    def constant_bps(self) -> float | None:
+        """The rate of a curve that never changes and is never cut; None for any other."""
+        steady = len(self._steps.edges) == 1 and not self._cuts and self.gaps is None
+        return self._steps.rates[0] * self._factor if steady else None
+
+    def next_stop(
+        self, begin_s: float, end_s: float, longer_than_s: float
+    ) -> tuple[float, float] | None:
+        """When nothing moves for longer than this, first, and when it moves again.
+
+        Only the time from ``begin_s`` on counts; the stop begins before ``end_s``. None if there
+        is no such stop. Walks over the changes in between.
+        """
+        stop_s, now_s = math.inf, begin_s
+        while now_s < math.inf:
+            bps, change_s = self.step_at(now_s)
+            if bps == 0:
+                stop_s = min(stop_s, now_s)
+            elif now_s - stop_s > longer_than_s:
+                return stop_s, now_s
+            else:
+                stop_s = math.inf
+            if stop_s == math.inf and change_s >= end_s:
+                return None
+            now_s = change_s
+        return None
+
     def dead_from_s(self) -> float:
         """The moment after which nothing ever flows again; inf for a link that recovers."""
         if self.outages and self.outages[-1][1] == math.inf:

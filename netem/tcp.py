@@ -1,26 +1,30 @@
 """What TCP makes of a link: packet overhead, round trips before full speed, rate under loss.
 
-Formulas: Padhye et al., "Modeling TCP Reno Performance" (SIGCOMM 1998) for the floor under loss;
-Ha, Rhee, Xu, "CUBIC" (2008), RFC 9438 for the window of CUBIC; RFC 6928 for the first window.
+For CUBIC with loss, round by round, see ``netem.cubic``. Formulas: Padhye et al., "Modeling TCP
+Reno Performance" (SIGCOMM 1998) for the floor under loss; Ha, Rhee, Xu, "CUBIC" (2008), RFC 9438
+for the window of CUBIC; RFC 6928 for the first window.
 """
 
 import math
 
+import numpy as np
+
+from netem.cubic import FIRST_WINDOW_PACKETS, TIMER_S
 from netem.link import Direction, Link
+from netem.loss import loss_chain
 from netem.rate import RateCurve
 
 SEGMENT_BYTES = 1448
 """Payload of a full packet: 1500 less IPv4 and TCP headers with timestamps."""
 PACKET_BYTES = 1500
-FIRST_WINDOW_PACKETS = 10
 TLS_RECORD_BYTES = 16384
 TLS_RECORD_OVERHEAD_BYTES = 22
 BBR_SHARE_FRACTION = 0.98
-"""Share of the bottleneck that BBR keeps between its probes."""
-BBR_DRAIN_ROUNDS = 2
-"""Round trips that BBR needs to drain the queue it built while starting on a long fat path."""
-BBR_DRAIN_FROM_DOUBLINGS = 3
-"""Doublings of the window before full speed that make a path long and fat."""
+"""Share of the bottleneck that BBR keeps once it probes for the round trip, every 10 s."""
+BBR_PROBE_S = 10.0
+BBR_LAG_ROUNDS = 0.1
+"""Round trips by which BBR's pacing lags behind bursts, for each doubling after the second."""
+BBR_MOST_LAG_ROUNDS = 0.25
 
 
 def wire_bits(size_bytes: int, way: Direction, tls: bool) -> float:
@@ -40,17 +44,17 @@ def packet_bits(way: Direction) -> float:
 
 def handshake_s(link: Link) -> float:
     """Round trips before the first byte of a new connection: TCP one, TLS 1.3 one more."""
-    return 0.0 if link.reuse_connection else link.rtt_s * (2 if link.tls else 1)
+    return link.mean_rtt_s * (2 if link.tls else 1)
 
 
 def growth_stall_s(
     curve: RateCurve, start_s: float, size_bits: float, rtt_s: float, packet: float
 ) -> tuple[float, int]:
-    """Seconds the sender idles for acknowledgements, and the doublings until it filled the path.
+    """Seconds the sender idles for acknowledgements, and how often its window doubled meanwhile.
 
     Each round sends one window and waits out the round trip, until a window takes longer to send
-    than the round trip takes. The first window holds one packet less: the head of an HTTP message
-    leaves in a packet of its own. A message that ends before that gives 0 doublings.
+    than the round trip takes, or the message ends. The first window holds one packet less: the
+    head of an HTTP message leaves in a packet of its own.
     """
     stall_s, doublings, now_s = 0.0, 0, start_s
     window = FIRST_WINDOW_PACKETS
@@ -64,7 +68,32 @@ def growth_stall_s(
         left_bits -= window * packet
         window *= 2
         doublings += 1
-    return stall_s, 0
+    return stall_s, doublings
+
+
+def bbr_lag_s(doublings: int, rtt_s: float) -> float:
+    """What BBR's start takes longer than bursts of doubling windows."""
+    rounds = BBR_LAG_ROUNDS * max(0, doublings - 2)
+    return min(rounds, BBR_MOST_LAG_ROUNDS) * rtt_s
+
+
+def tail_repair_s(
+    rng: np.random.Generator, way: Direction, rtt_s: float, packet_s: float, packets: int
+) -> float:
+    """How much later than the last packet the last lost one arrives, for a sender that rushes on.
+
+    A loss is known a round trip after it, or later where fewer than three packets follow it, and
+    is sent again at once; what is lost again waits for the timer (RACK-TLP, RFC 8985).
+    """
+    begins, _ = loss_chain(way.loss_fraction, way.loss_burst_packets)
+    followers = int(rng.geometric(begins)) - 1
+    if followers >= packets:
+        return 0.0
+    waits_s = (min(2 * rtt_s, TIMER_S), rtt_s / 4, rtt_s / 4)
+    late_s = rtt_s + (waits_s[followers] if followers < 3 else 0.0) - followers * packet_s
+    while rng.random() < way.loss_fraction:
+        late_s += rtt_s + TIMER_S
+    return max(0.0, late_s + packet_s)
 
 
 def loss_limited_bps(way: Direction, rtt_s: float) -> float:
