@@ -11,13 +11,14 @@ import numpy as np
 from clients.data.loader import Step, local_steps, steps_per_epoch
 from clients.device import seed_torch
 from clients.stack import Stack, rows_for
-from clients.stacked import Member, Outcome
+from clients.stacked import Member
 from clients.train import Diverged, TrainResult, checked_result, train
-from clients.weights import Weights, load_arrays
+from clients.weights import Weights
 from clients.workplace import Workplace
 from fedsys.clock import WallClock
 from fedsys.config.schema import Training
 from fedsys.rng import rng_for, seed_for
+from fedsys.types import F32, I64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +48,21 @@ class Trained:
     """Wall seconds; of a stack of clients, this one's share."""
 
 
-def train_cohort(place: Workplace, jobs: Sequence[Job]) -> list[Trained | Diverged]:
+def train_cohort(
+    place: Workplace, jobs: Sequence[Job], out: F32 | None = None
+) -> list[Trained | Diverged]:
     """Train each job's client from its start; results in order, Diverged for one that failed.
 
-    Equal jobs give equal bytes, however they are divided among calls and processes. The workplace's
-    model is used on the way and holds nothing of use afterwards.
+    The trained vectors are the rows of ``out``, float32 [jobs, n], which may be shared memory; a
+    new matrix where it is None. Equal jobs give equal bytes, however they are divided among calls
+    and processes. The workplace's model is used on the way and holds nothing of use afterwards.
     """
+    if out is None:
+        out = np.empty((len(jobs), place.layout.n), np.float32)
     if place.stack is None:
-        return [_alone(place, job) for job in jobs]
+        return [_alone(place, job, row) for job, row in zip(jobs, out, strict=True)]
     place.model.train()
-    members = [_member(place, job) for job in jobs]
+    members = [_member(place, job, row) for job, row in zip(jobs, out, strict=True)]
     training = place.experiment.training
     full = training.batch_size * training.accumulation_steps
     trained: dict[int, Trained | Diverged] = {}
@@ -68,21 +74,26 @@ def train_cohort(place: Workplace, jobs: Sequence[Job]) -> list[Trained | Diverg
     return [trained[k] for k in range(len(jobs))]
 
 
-def _alone(place: Workplace, job: Job) -> Trained | Diverged:
+def _alone(place: Workplace, job: Job, out: F32) -> Trained | Diverged:
     """Train one client with autograd."""
     clock = WallClock()
     start_s = clock.now_s()
     training, seed = _training(place, job), place.experiment.run.seed
-    load_arrays(place.model, place.layout.arrays(job.start))
-    x, y = place.data.of_client(job.client)
-    x, y = x.to(place.device), y.to(place.device)
+    place.layout.load(place.model, job.start)
+    x, y, steps = place.data.train.x, place.data.train.y, _steps(place, job)
+    part = place.data.part(job.client)
+    if place.device.type == "cpu":
+        # Gathered once, at the step, instead of the client's examples first.
+        steps = ([part[batch] for batch in step] for step in steps)
+    else:
+        x, y = x[part].to(place.device), y[part].to(place.device)
     seed_torch(seed_for(seed, "train", job.client, job.round), place.device)
-    steps = _steps(place, job)
     try:
         result = train(place.model, place.data.task, x, y, steps, training, training.lr)
     except Diverged as error:
         return error
-    return Trained(place.layout.save(place.model), len(x), result, clock.now_s() - start_s)
+    weights = place.layout.save(place.model, out)
+    return Trained(weights, len(part), result, clock.now_s() - start_s)
 
 
 def _together(
@@ -91,37 +102,42 @@ def _together(
     """Train some clients as one stack."""
     clock = WallClock()
     start_s = clock.now_s()
-    outcomes = stack.train(members, rows, place.experiment.training)
+    losses = stack.train(members, rows, place.experiment.training)
     each_s = (clock.now_s() - start_s) / sum(len(m.steps) for m in members)
     return [
-        _judged(place, m, outcome, each_s * len(m.steps))
-        for m, outcome in zip(members, outcomes, strict=True)
+        _judged(place, m, values, each_s * len(m.steps))
+        for m, values in zip(members, losses, strict=True)
     ]
 
 
 def _judged(
-    place: Workplace, member: Member, outcome: Outcome, train_s: float
+    place: Workplace, member: Member, losses: list[float], train_s: float
 ) -> Trained | Diverged:
     finite = {}
-    if not np.isfinite(outcome.flat.sum()):
-        parts = place.layout.parts(outcome.flat)
+    if not np.isfinite(np.add.reduce(member.out)):
+        parts = place.layout.parts(member.out)
         finite = {name: bool(np.isfinite(part).all()) for name, part in parts.items()}
     try:
-        result = checked_result(outcome.losses, finite, sum(map(len, member.steps)))
+        result = checked_result(losses, finite, sum(map(len, member.steps)))
     except Diverged as error:
         return error
-    return Trained(Weights(outcome.flat), member.examples, result, train_s)
+    return Trained(Weights(member.out), member.examples, result, train_s)
 
 
-def _member(place: Workplace, job: Job) -> Member:
-    part, training = place.data.part(job.client), _training(place, job)
+def _member(place: Workplace, job: Job, out: F32) -> Member:
+    part, training = place.data.part(job.client), place.experiment.training
     return Member(
         start=job.start.flat,
         examples=len(part),
-        steps=[part[np.concatenate(step)] for step in _steps(place, job)],
-        lr=training.lr,
-        proximal_mu=training.proximal_mu,
+        steps=[part[_joined(step)] for step in _steps(place, job)],
+        lr=training.lr if job.lr is None else job.lr,
+        proximal_mu=training.proximal_mu if job.proximal_mu is None else job.proximal_mu,
+        out=out,
     )
+
+
+def _joined(step: Step) -> I64:
+    return step[0] if len(step) == 1 else np.concatenate(step)
 
 
 def _groups(members: Sequence[Member], full: int) -> dict[int, list[int]]:

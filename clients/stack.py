@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.chain import Chain, chain_of
-from clients.stacked import Loss, Member, Outcome, train_stack
+from clients.stacked import Loss, Member, train_stack
 from clients.tasks._base import Examples, Task
 from clients.weights import Layout, load_arrays
 from fedsys.config.schema import Training
@@ -45,7 +45,7 @@ class Stack:
         """Clients to train at once."""
         return min(max(_CHUNK_BYTES // (4 * self.layout.n), _MIN_CHUNK), _MAX_CHUNK)
 
-    def train(self, members: Sequence[Member], rows: int, training: Training) -> list[Outcome]:
+    def train(self, members: Sequence[Member], rows: int, training: Training) -> list[list[float]]:
         """Train members, whose steps are indices of examples, in batches of ``rows`` rows."""
         if self.direct is not None:
             source = (self.direct, self.examples.y)
@@ -136,30 +136,37 @@ def _agrees(stack: Stack, model: nn.Module, task: Task, training: Training) -> b
             loss, gradient = _autograd(stack, model, task, start, batch)
             size = float(np.linalg.norm(gradient)) or 1.0
             lr = 0.1 * float(np.linalg.norm(start)) / size
-            members.append(Member(start, len(batch), [batch], lr, 0.0))
+            members.append(Member(start, len(batch), [batch], lr, 0.0, np.empty_like(start)))
             gradients.append(gradient)
             losses.append(loss)
         largest = max(map(len, batches))
-        together = stack.train(members, largest, _PLAIN)
+        found = stack.train(members, largest, _PLAIN)
         is_same_alone = _same_alone(stack, members, largest, training)
     finally:
         model.train(was_training)
     return is_same_alone and all(
-        abs(many.losses[0] - loss) <= _TOLERANCE * abs(loss)
-        and _close(stack.layout, m.start - many.flat, np.float32(m.lr) * gradient, m.start)
-        for many, m, gradient, loss in zip(together, members, gradients, losses, strict=True)
+        abs(values[0] - loss) <= _TOLERANCE * abs(loss)
+        and _close(stack.layout, m.start - m.out, np.float32(m.lr) * gradient, m.start)
+        for values, m, gradient, loss in zip(found, members, gradients, losses, strict=True)
     )
 
 
 def _same_alone(stack: Stack, members: Sequence[Member], rows: int, training: Training) -> bool:
     """Whether members get the same bits in a stack of one as beside the others."""
     longer = [
-        replace(m, steps=[*m.steps] * count, proximal_mu=training.proximal_mu)
+        replace(
+            m,
+            steps=[*m.steps] * count,
+            proximal_mu=training.proximal_mu,
+            out=np.empty_like(m.out),
+        )
         for count, m in enumerate(members, start=1)
     ]
-    together = stack.train(longer, rows, training)
-    alone = [stack.train([m], rows, training)[0] for m in longer]
-    return all(np.array_equal(a.flat, b.flat) for a, b in zip(alone, together, strict=True))
+    stack.train(longer, rows, training)
+    together = [m.out.copy() for m in longer]
+    for m in longer:
+        stack.train([m], rows, training)
+    return all(np.array_equal(m.out, before) for m, before in zip(longer, together, strict=True))
 
 
 @torch.no_grad()

@@ -34,15 +34,8 @@ class Member:
     """For each local step, the rows of the source that make its batch."""
     lr: float
     proximal_mu: float
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one client."""
-
-    flat: F32
-    losses: list[float]
-    """Mean loss of each step's batch, before its update."""
+    out: F32
+    """Where the trained weights go, float32 [n]."""
 
 
 @torch.no_grad()
@@ -54,8 +47,8 @@ def train_stack(
     members: Sequence[Member],
     rows: int,
     training: Training,
-) -> list[Outcome]:
-    """Train all ``members``; their outcomes in order.
+) -> list[list[float]]:
+    """Train all ``members``; the mean losses of each one's batches, before their updates.
 
     ``source`` holds first-layer inputs float32 [n, in] and targets [n, ...]. Batches are filled up
     to ``rows`` with examples of weight 0, so that a client's numbers depend on its own batches
@@ -63,12 +56,8 @@ def train_stack(
     """
     order = sorted(range(len(members)), key=lambda k: -len(members[k].steps))
     stack = _Stack(chain, loss, layout, [members[k] for k in order], rows, training)
-    losses = stack.run(*source)
-    outcomes: dict[int, Outcome] = {}
-    for place, k in enumerate(order):
-        taken = losses[: len(members[k].steps), place].tolist()
-        outcomes[k] = Outcome(stack.flat(place), taken)
-    return [outcomes[k] for k in range(len(members))]
+    losses = dict(zip(order, stack.run(*source).T.tolist(), strict=True))
+    return [losses[k][: len(member.steps)] for k, member in enumerate(members)]
 
 
 class _Stack:
@@ -84,6 +73,7 @@ class _Stack:
         training: Training,
     ) -> None:
         self._layers, self._loss, self._layout = chain.layers, loss, layout
+        self._members = members
         self._params = _stacked_params(chain, layout, members)
         self._index, self._share = _batches(members, rows)
         self._counts = [sum(len(m.steps) > t for m in members) for t in range(len(self._index))]
@@ -91,7 +81,7 @@ class _Stack:
         self._move = _Rule(self._params, members, training)
 
     def run(self, x: Tensor, y: Tensor) -> Tensor:
-        """All steps; their losses float32 [t, c]."""
+        """Take all steps and hand the weights out; the losses float32 [t, c]."""
         steps, clients, rows = self._index.shape
         targets = y[self._index]
         shares = self._share if self._move.needs_gradient else self._share * self._lr
@@ -106,14 +96,10 @@ class _Stack:
             )
             self._backward(signals, slope, params)
             self._move.end_of_step(active)
+        for place, member in enumerate(self._members):
+            for name, part in self._layout.parts(member.out).items():
+                part[...] = self._params[name][place].numpy().reshape(part.shape)
         return losses
-
-    def flat(self, place: int) -> F32:
-        """The weights of the client at ``place`` as one new vector."""
-        flat = np.empty(self._layout.n, np.float32)
-        for name, part in self._layout.parts(flat).items():
-            part[...] = self._params[name][place].numpy().reshape(part.shape)
-        return flat
 
     def _forward(self, inputs: Tensor, params: dict[str, Tensor]) -> list[Tensor]:
         """Input of each layer, and the output of the last; [c, b, width]."""
@@ -204,9 +190,11 @@ def _stacked_params(chain: Chain, layout: Layout, members: Sequence[Member]) -> 
         params[layer.weight] = torch.empty(len(members), *layout.shapes[layer.weight])
         if layer.bias is not None:
             params[layer.bias] = torch.empty(len(members), 1, *layout.shapes[layer.bias])
-    for place, member in enumerate(members):
-        for name, part in layout.parts(member.start).items():
-            params[name].numpy()[place] = part
+    same = all(member.start is members[0].start for member in members)
+    starts = members[0].start[None] if same else np.stack([m.start for m in members])
+    for name, part in layout.parts(starts).items():
+        stacked = params[name].numpy()
+        stacked[...] = part.reshape(len(starts), *stacked.shape[1:])
     return params
 
 

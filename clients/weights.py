@@ -69,20 +69,34 @@ class Layout:
         }
 
     def parts(self, flat: F32) -> dict[str, F32]:
-        """Views of the flat vector, one a float32 tensor; FedsysError for another length."""
-        if flat.shape != (self.n,):
-            raise FedsysError(f"received {flat.size} float32 values, this model has {self.n}")
-        parts, at = {}, 0
+        """Views of one flat vector, or of several [..., n], one view a float32 tensor.
+
+        FedsysError for another length.
+        """
+        if flat.shape[-1] != self.n:
+            raise FedsysError(f"received {flat.shape[-1]} float32 values, the model has {self.n}")
+        parts, at, stack = {}, 0, flat.shape[:-1]
         for name, shape in self.shapes.items():
             if name not in self.exact:
                 size = math.prod(shape)
-                parts[name] = flat[at : at + size].reshape(shape)
+                parts[name] = flat[..., at : at + size].reshape(*stack, *shape)
                 at += size
         return parts
 
-    def save(self, model: nn.Module) -> Weights:
-        """Copies of the weights in ``model``, which is of this layout."""
-        flat = np.empty(self.n, np.float32)
+    def load(self, model: nn.Module, weights: Weights) -> None:
+        """Copy ``weights`` into ``model``, which is of this layout."""
+        state = model.state_dict()
+        arrays = self.arrays(weights)
+        for name, tensor in state.items():
+            if tensor.device.type == "cpu":
+                tensor.numpy()[...] = arrays[name]
+            else:
+                # A copy, because what came may be read-only, which torch cannot express.
+                tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+
+    def save(self, model: nn.Module, out: F32 | None = None) -> Weights:
+        """Copies of the weights in ``model``, which is of this layout; the flat one in ``out``."""
+        flat = np.empty(self.n, np.float32) if out is None else out
         state = model.state_dict()
         for name, part in self.parts(flat).items():
             part[...] = state[name].cpu().numpy()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -27,7 +28,8 @@ def local_steps(
     starts = _batch_starts(n, batch_size)
     per_epoch = steps_per_epoch(n, batch_size, accumulation_steps)
     for done in range(0, count, per_epoch):
-        batches = np.split(rng.permutation(n), starts[1:])
+        order = rng.permutation(n)
+        batches = [order[a:b] for a, b in pairwise([*starts, n])]
         for step in range(min(per_epoch, count - done)):
             yield batches[step * accumulation_steps : (step + 1) * accumulation_steps]
 
