@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["fedsys"]):
     from fedsys.codecs._feedback import ResidualRule
     from fedsys.errors import WireError
     from fedsys.middleware.control import Control
-    from fedsys.middleware.mod import receive
+    from fedsys.middleware.exchange import receive
     from fedsys.middleware.store import ClientStore, HeldModel, NodeState
     from fedsys.registry import available, load
     from fedsys.rng import rng_for

@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ class NodeState:
         return self if sizes <= {n} else replace(self, residual=None, pending=None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HeldModel:
     """A model as received: its coded and raw tensors in their own dtypes, and what they mean."""
 
@@ -92,8 +93,14 @@ class HeldModel:
         return self.schema.join_exact(self.exact, self.raw)
 
     def flat(self) -> F32:
-        """The coded values float32 [n]."""
-        return self.schema.split(self.arrays())[0]
+        """The coded values float32 [n], not to be changed."""
+        return self._flat
+
+    @cached_property
+    def _flat(self) -> F32:
+        flat = self.schema.split(self.arrays())[0]
+        flat.setflags(write=False)
+        return flat
 
     def checksum(self) -> int:
         """CRC-32 of the schema's digest and all tensors."""
@@ -115,7 +122,7 @@ class ClientStore:
         price of a disk flush per message.
         """
         self._folder = folder
-        self._shared = shared
+        self.shared = shared
         folder.mkdir(parents=True, exist_ok=True)
 
     def load(self, node: int) -> NodeState:
@@ -179,14 +186,14 @@ class ClientStore:
             self._replace(path, arrays, {})
             for old in self._folder.iterdir():
                 match = _MODEL_FILE.fullmatch(old.name)
-                needed = self._shared and match and int(match[1]) >= oldest_version
+                needed = self.shared and match and int(match[1]) >= oldest_version
                 if match and not needed and old != path:
                     old.unlink(missing_ok=True)
 
     def _replace(self, path: Path, arrays: Mapping[str, Array], metadata: dict[str, str]) -> None:
         part = path.with_suffix(f".{os.getpid()}.part")
         save_file(dict(arrays), part, metadata=metadata)
-        if not self._shared:
+        if not self.shared:
             with part.open("rb") as file:
                 os.fsync(file.fileno())
         part.replace(path)
