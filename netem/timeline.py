@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedsys.errors import LinkError
+from fedsys.rng import rng_for
 from netem.fair import SharedLink
 from netem.link import Link, Way
 from netem.transfer import Transfer, plan_transfer
@@ -82,20 +83,24 @@ class Timeline:
         """key -> the transfer that crosses a shared link, and which phase it is in."""
 
     def send(self, exchange: Exchange) -> None:
-        """Hand ``exchange`` to its node now; it begins when the node is free."""
+        """Hand ``exchange`` to its node now; it begins when the node is free and asks for it."""
         self._open[exchange.key] = exchange
         queue = self._waiting.setdefault(exchange.node_id, deque())
         queue.append(exchange.key)
         if len(queue) == 1:
-            self._begin(exchange, self.now_s)
+            self._fetch(exchange, idle=True)
 
     def withdraw(self, key: int) -> bool:
         """Take back an exchange that its node has not begun; False if it has."""
         exchange = self._open.get(key)
         if exchange is None or exchange.begun_s is not None:
             return False
-        self._waiting[exchange.node_id].remove(key)
+        queue = self._waiting[exchange.node_id]
+        was_next = queue[0] == key
+        queue.remove(key)
         del self._open[key]
+        if was_next:
+            self._go_on(exchange.node_id, idle=True)
         return True
 
     def next_event_s(self) -> float:
@@ -159,8 +164,37 @@ class Timeline:
             phases = {key: self._phases[key] for key, _, _ in saved["flows"]}
             link.restore(saved, {key: t.phases[n].curve for key, (t, n) in phases.items()})
 
-    def _begin(self, exchange: Exchange, now_s: float) -> None:
-        exchange.begun_s = now_s
+    def _fetch(self, exchange: Exchange, *, idle: bool) -> None:
+        """Let the node begin: now, or when it takes part and has asked for messages.
+
+        An idle node asks every ``poll_s``, and at once when its hours begin; one that was at work
+        asks as soon as it is done.
+        """
+        link, start_s = self._link_of(exchange.node_id), self.now_s
+        if link.availability is not None:
+            start_s = link.availability.from_s(start_s)
+        if link.poll_s > 0:
+            if idle and start_s == self.now_s:
+                rng = rng_for(self._seed, "link", *exchange.flow, "poll")
+                start_s += float(rng.uniform(0.0, link.poll_s))
+                if link.availability is not None:
+                    start_s = link.availability.from_s(start_s)
+            start_s += link.mean_rtt_s
+        if start_s > self.now_s:
+            self._push(start_s, exchange.key, "begun")
+        else:
+            self._on_begun(exchange)
+
+    def _go_on(self, node_id: int, *, idle: bool) -> None:
+        """Let the node fetch what waits for it, if anything does."""
+        queue = self._waiting[node_id]
+        if queue:
+            self._fetch(self._open[queue[0]], idle=idle)
+        else:
+            del self._waiting[node_id]
+
+    def _on_begun(self, exchange: Exchange) -> None:
+        exchange.begun_s = self.now_s
         self.downlink_bytes += exchange.downlink_bytes
         self._start(exchange, "downloaded")
 
@@ -219,12 +253,8 @@ class Timeline:
     def _on_uploaded(self, exchange: Exchange) -> None:
         exchange.ended_s = self.now_s
         del self._open[exchange.key]
-        queue = self._waiting[exchange.node_id]
-        queue.popleft()
-        if queue:
-            self._begin(self._open[queue[0]], self.now_s)
-        else:
-            del self._waiting[exchange.node_id]
+        self._waiting[exchange.node_id].popleft()
+        self._go_on(exchange.node_id, idle=False)
 
     def _on_lost(self, exchange: Exchange) -> None:
         exchange.lost = True
@@ -254,6 +284,7 @@ class Timeline:
 
 
 _HANDLERS: dict[str, Callable[[Timeline, Exchange], None]] = {
+    "begun": Timeline._on_begun,
     "phase": Timeline._enter_phase,
     "downloaded": Timeline._on_downloaded,
     "trained": Timeline._on_trained,
