@@ -12,7 +12,7 @@ from fedsys.errors import ConfigError
 from fedsys.registry import load
 from fedsys.rng import rng_for
 from fedsys.types import F64
-from netem.link import Layer, Link, Tcp, Way
+from netem.link import Layer, Link, OnOutage, Tcp, Way
 from netem.profiles import MODELS, PROFILES
 from netem.rate import RateCurve
 from netem.spec import LinkSpec
@@ -22,7 +22,9 @@ WAYS: tuple[Way, Way] = ("up", "down")
 PERCENTILES = (1, 10, 50, 90, 99)
 SIZES_BYTES = (100_000, 1_000_000, 10_000_000, 100_000_000)
 NODES = 25
-STARTS = 200
+STARTS = 100
+GAPS_SHOWN = 20
+"""Random outages that a window holds on average where nothing else makes it longer."""
 _MIN_WINDOW_S = 60.0
 _MAX_STEPS = 2_000_000
 
@@ -47,15 +49,14 @@ class Window:
             raise ConfigError(f"{seconds:g} s of this link have too many steps; take fewer seconds")
         start_s = np.arange(laps) * period_s if laps > 1 else np.zeros(1)
         edge_s = (start_s[:, None] + curve.edge_s).ravel()
-        cuts = [cut_s for outage in curve.outages for cut_s in outage]
+        cuts = [cut_s for outage in curve.outages_until(seconds) for cut_s in outage]
         edge_s = np.unique(np.concatenate([edge_s, cuts, [0.0, seconds]]))
         edge_s = edge_s[edge_s <= seconds]
         middle_s = (edge_s[1:] + edge_s[:-1]) / 2
         local_s = middle_s % period_s if period_s < math.inf else middle_s
         rate_bps = curve.rate_bps[np.searchsorted(curve.edge_s, local_s, side="right") - 1]
-        for begin_s, end_s in curve.outages:
-            rate_bps[(middle_s > begin_s) & (middle_s < end_s)] = 0.0
-        return cls(edge_s, rate_bps)
+        inside = np.searchsorted(cuts, middle_s, side="right") % 2 == 1
+        return cls(edge_s, np.where(inside, 0.0, rate_bps))
 
     @property
     def mean_bps(self) -> float:
@@ -112,6 +113,8 @@ class WayFigures:
     jitter_ms: float
     loss_fraction: float
     loss_burst_packets: float
+    queue_bytes: int | None
+    """None has no limit."""
     layer: Layer
 
 
@@ -140,18 +143,30 @@ class Description:
     tcp: Tcp
     tls: bool
     reuse_connection: bool
+    requests: int
+    on_outage: OnOutage
+    idle_timeout_s: float
+    poll_s: float
+    available_fraction: float
+    """Share of the time in which the device takes part."""
     ways: dict[Way, WayFigures]
     durations: tuple[Duration, ...]
 
 
-def describe(spec: LinkSpec, seed: int, node: int, seconds: float | None = None) -> Description:
-    """The link of ``node`` over its first ``seconds``; None is one lap of its pattern."""
+def describe(
+    spec: LinkSpec, seed: int, node: int, seconds: float | None = None, *, starts: int = STARTS
+) -> Description:
+    """The link of ``node`` over its first ``seconds``; None is one lap of its pattern.
+
+    Messages begin at ``starts`` moments within that time, the same for all sizes.
+    """
     link = spec.link(seed, node)
     seconds = window_s(link) if seconds is None else seconds
     if not 0 < seconds < math.inf:
         raise ConfigError(f"seconds must be above 0, got {seconds}")
     nodes = [link, *(spec.link(seed, other) for other in range(1, NODES + 1) if other != node)]
     what, source = _origin(spec)
+    hours = link.availability
     return Description(
         text=str(spec),
         what=what,
@@ -163,17 +178,24 @@ def describe(spec: LinkSpec, seed: int, node: int, seconds: float | None = None)
         tcp=link.tcp,
         tls=link.tls,
         reuse_connection=link.reuse_connection,
+        requests=link.requests,
+        on_outage=link.on_outage,
+        idle_timeout_s=link.idle_timeout_s,
+        poll_s=link.poll_s,
+        available_fraction=1.0 if hours is None else hours.open_s / hours.period_s,
         ways={way: _way_figures(nodes[:NODES], way, seconds) for way in WAYS},
-        durations=_durations(link, seed, node, seconds),
+        durations=_durations(link, seed, node, seconds, starts),
     )
 
 
 def window_s(link: Link) -> float:
-    """How long one has to look to have seen the whole of a link: one lap, or past its events."""
+    """How long one has to look to know a link: one lap, past its events, some random outages."""
     ends = [_MIN_WINDOW_S]
     for way in WAYS:
         curve = link.way(way).curve
         events = [cut_s for outage in curve.outages for cut_s in outage if cut_s < math.inf]
+        if curve.gaps is not None:
+            ends.append(GAPS_SHOWN * curve.gaps.period_s / len(curve.gaps.windows))
         if curve.period_s is not None and curve.edge_s.size > 1:
             ends.append(curve.period_s)
         else:
@@ -198,13 +220,15 @@ def _way_figures(nodes: list[Link], way: Way, seconds: float) -> WayFigures:
         jitter_ms=direction.jitter_ms,
         loss_fraction=direction.loss_fraction,
         loss_burst_packets=direction.loss_burst_packets,
+        queue_bytes=direction.queue_bytes,
         layer=direction.layer,
     )
 
 
-def _durations(link: Link, seed: int, node: int, seconds: float) -> tuple[Duration, ...]:
-    """Every size both ways, from the same start times."""
-    starts_s = rng_for(seed, "describe", node).uniform(0.0, seconds, STARTS)
+def _durations(
+    link: Link, seed: int, node: int, seconds: float, starts: int
+) -> tuple[Duration, ...]:
+    starts_s = rng_for(seed, "describe", node).uniform(0.0, seconds, starts)
     found = []
     for size_bytes in SIZES_BYTES:
         for way in WAYS:

@@ -11,7 +11,6 @@ from fedsys.errors import ConfigError
 from fedsys.telemetry.plots import STYLE
 from fedsys.types import F64
 
-FORMATS = (".png", ".svg")
 _COLOURS, _GAP = ("#0072b2", "#009e73"), "#d55e00"
 _TITLE_CHARS = 90
 

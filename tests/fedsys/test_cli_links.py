@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedsys.cli.links import bars
+from fedsys.cli.link_screen import bars
 from fedsys.cli.main import run
 
 
@@ -58,6 +58,22 @@ def test_a_dead_link_says_never(show):
     assert "nothing moves any more from 10.0 s on" in screen
     assert found["durations"][0]["median_s"] is None
     assert found["ways"]["up"]["dead_from_s"] == 10
+
+
+def test_what_else_a_link_does_is_said_where_it_does(show):
+    options = "mean_up_s=60, on_outage=restart, idle_timeout_s=5, poll_s=3, requests=2"
+    screen, found = show(f"lte({options}, available_fraction=0.25, queue_bytes=64000)")
+
+    for words in (
+        "an outage of more than 5.00 s breaks the connection",
+        "2 more requests a message",
+        "polls every 3.00 s",
+        "takes part 25.0 % of the time",
+        "queues hold 64.0 kB",
+    ):
+        assert words in screen
+    assert found["ways"]["up"]["zero_fraction"] > 0
+    assert "polls" not in show("lte")[0]
 
 
 def test_no_limit_is_a_rate_that_is_no_number(show):
