@@ -1,6 +1,5 @@
 """What one direction of a link asks of packets, and which mechanism of the kernel can give it."""
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -60,7 +59,7 @@ def pipe_of(direction: Direction) -> Pipe:
         jitter_ms=direction.jitter_ms,
         loss_fraction=0.0 if paid else direction.loss_fraction,
         loss_burst_packets=direction.loss_burst_packets,
-        queue_bytes=_queue_bytes(direction),
+        queue_bytes=UNLIMITED_BYTES if direction.queue_bytes is None else direction.queue_bytes,
     )
 
 
@@ -104,8 +103,3 @@ def mechanism_for(
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _queue_bytes(direction: Direction) -> int:
-    limit = getattr(direction, "queue_bytes", None)
-    return UNLIMITED_BYTES if limit is None or limit == math.inf else int(limit)

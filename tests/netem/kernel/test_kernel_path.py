@@ -111,11 +111,9 @@ def test_a_replayed_curve_delivers_its_sum_at_every_moment():
     assert np.abs(bits - want).max() <= 0.03 * total_bits
 
 
-def test_a_short_queue_drops_the_tail():
-    queue = {"queue_bytes": 30_000} if "queue_bytes" in Direction.__slots__ else None
-    if queue is None:
-        pytest.skip("links have no queue_bytes")
-    with path(link(1e6, **queue)) as across:
+@pytest.mark.parametrize("mechanism", ["tbf", "tun"])
+def test_a_short_queue_drops_the_tail(mechanism):
+    with path(link(1e6, queue_bytes=30_000), mechanism) as across:
         came = stream(across, 60, 1472)
 
     assert 19 <= len(came) <= 24

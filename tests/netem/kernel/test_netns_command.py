@@ -25,7 +25,8 @@ def python_of_nobody():
     """Environment and start of a Python that a user without rights can run, or a skip."""
     as_nobody = []
     if probe.is_root():
-        as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        # setpriv itself starts its command with the rights of root, env does not
+        as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env"]
         if shutil.which(as_nobody[0]) is None:
             pytest.skip("no command setpriv")
     path = f"{ROOT}:{sysconfig.get_path('purelib')}"
