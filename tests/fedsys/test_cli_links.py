@@ -62,7 +62,7 @@ def test_a_dead_link_says_never(show):
 
 def test_what_else_a_link_does_is_said_where_it_does(show):
     options = "mean_up_s=60, on_outage=restart, idle_timeout_s=5, poll_s=3, requests=2"
-    screen, found = show(f"lte({options}, available_fraction=0.25, queue_bytes=64000)")
+    screen, found = show(f"lte({options}, available_fraction=0.25, queue_bytes=64000, tcp=none)")
 
     for words in (
         "an outage of more than 5.00 s breaks the connection",
@@ -98,7 +98,7 @@ def test_a_recording_is_shown_with_the_options_it_got(show, tmp_path):
 def test_a_picture_is_the_same_for_the_same_link(show, tmp_path):
     first, second, raster = (tmp_path / name for name in ("a.svg", "b.svg", "c.png"))
     for path in (first, second, raster):
-        show("3g", "--seconds", 100, "--plot", path)
+        show("3g(tcp=none)", "--seconds", 100, "--plot", path)
 
     assert first.read_bytes() == second.read_bytes()
     assert b"uplink, Mbit/s" in first.read_bytes()
