@@ -11,10 +11,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from clients.cohort import Job, train_cohort
+from clients.cohort import Job, Trained, train_cohort
 from clients.evaluate import evaluate
 from clients.train import Diverged
-from clients.weights import load_arrays
+from clients.weights import Weights, load_arrays
 from clients.workplace import Workplace, workplace_for
 from fedsys.errors import ConfigError, FedsysError
 
@@ -29,34 +29,42 @@ def train_reply(message: Message, context: Context) -> Message:
     number, the round and the weights alone. Raises Diverged rather than sending a number that is
     none.
     """
-    place, client, config = _workplace(context), _client(context), _config(message)
-    training = place.experiment.training
-    steps = _whole(config, "local-steps", 0, at_least=1) if "local-steps" in config else None
-    job = Job(
-        client=client,
-        start=place.layout.weights(_received(message)),
-        round=_whole(config, "server-round", 0, at_least=0),
-        local_steps=steps,
-        lr=_figure(config, "lr", training.lr),
-        proximal_mu=_figure(config, "proximal-mu", training.proximal_mu, zero=True),
-    )
+    place = workplace_of(context)
+    job = job_for(place, message, context, place.layout.weights(_received(message)))
     trained = train_cohort(place, [job])[0]
     if isinstance(trained, Diverged):
         raise trained
     named = place.layout.arrays(trained.weights).items()
     arrays = OrderedDict((name, Array(a)) for name, a in named)
-    metrics = MetricRecord(
-        {
-            "num-examples": trained.examples,
-            "local-steps": trained.result.local_steps,
-            "samples": trained.result.samples,
-            "train-loss": trained.result.train_loss,
-            "first-loss": trained.result.first_loss,
-            "train-seconds": trained.train_s,
-        }
-    )
+    metrics = MetricRecord({**figures_of(trained)})
     content = RecordDict({ARRAYS: ArrayRecord(arrays), METRICS: metrics})
     return Message(content, reply_to=message)
+
+
+def job_for(place: Workplace, message: Message, context: Context, start: Weights) -> Job:
+    """What the message asks of this client, beginning from ``start``."""
+    client, config, training = _client(context), _config(message), place.experiment.training
+    steps = _whole(config, "local-steps", 0, at_least=1) if "local-steps" in config else None
+    return Job(
+        client=client,
+        start=start,
+        round=_whole(config, "server-round", 0, at_least=0),
+        local_steps=steps,
+        lr=_figure(config, "lr", training.lr),
+        proximal_mu=_figure(config, "proximal-mu", training.proximal_mu, zero=True),
+    )
+
+
+def figures_of(trained: Trained) -> dict[str, int | float | list[float]]:
+    """What a reply says of the training."""
+    return {
+        "num-examples": trained.examples,
+        "local-steps": trained.result.local_steps,
+        "samples": trained.result.samples,
+        "train-loss": trained.result.train_loss,
+        "first-loss": trained.result.first_loss,
+        "train-seconds": trained.train_s,
+    }
 
 
 def evaluate_reply(message: Message, context: Context) -> Message:
@@ -64,7 +72,7 @@ def evaluate_reply(message: Message, context: Context) -> Message:
 
     ``num-examples`` is 0, and so are the others, when the task had nothing to predict.
     """
-    place = _workplace(context)
+    place = workplace_of(context)
     load_arrays(place.model, _received(message))
     x, y = place.data.of_client(_client(context))
     x, y = x.to(place.device), y.to(place.device)
@@ -74,7 +82,8 @@ def evaluate_reply(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: metrics}), reply_to=message)
 
 
-def _workplace(context: Context) -> Workplace:
+def workplace_of(context: Context) -> Workplace:
+    """What the clients in this process share; ConfigError if the run config names no experiment."""
     threads = context.node_config.get("threads")
     if isinstance(threads, int) and threads != torch.get_num_threads():
         torch.set_num_threads(threads)
@@ -99,7 +108,8 @@ def _received(message: Message) -> dict[str, NDArray[Any]]:
 
 
 def _config(message: Message) -> ConfigRecord:
-    return message.content.config_records.get(CONFIG, ConfigRecord())
+    config = message.content.get(CONFIG)
+    return config if isinstance(config, ConfigRecord) else ConfigRecord()
 
 
 def _whole(config: ConfigRecord, key: str, default: int, at_least: int) -> int:

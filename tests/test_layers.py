@@ -29,6 +29,7 @@ OUTSIDE = {
         "netem/grid.py",
         "netem/sizes.py",
         "clients/client_app.py",
+        "clients/cohort_app.py",
         "clients/session.py",
         "strategies/_flower.py",
         "strategies/_round.py",

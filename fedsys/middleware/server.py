@@ -15,7 +15,7 @@ from fedsys.codecs._chain import parse, parse_received
 from fedsys.codecs._feedback import ResidualRule
 from fedsys.config.schema import CodecConfig
 from fedsys.errors import WireError
-from fedsys.middleware.control import Control, unwrap, wrap
+from fedsys.middleware.control import MAX_NORM, Control, unwrap, wrap
 from fedsys.middleware.downlink import Downlink
 from fedsys.types import F32
 from fedsys.wire.packet import Kind, unpack
@@ -95,8 +95,7 @@ class ServerCodec:
         if found is None:
             raise WireError("the reply holds no packet; does the client use codec_mod?")
         data, schema = found[1], self.schema
-        limit = 8 * schema.n + schema.raw_n_bytes + SLACK_BYTES
-        packet = unpack(data, schema=schema, max_bytes=limit)
+        packet = unpack(data, schema=schema, max_bytes=_limit_bytes(schema))
         if packet.kind is not Kind.UPDATE or packet.base_version != version:
             raise WireError(
                 f"{packet.kind.name} based on model {packet.base_version}, expected an UPDATE of "
@@ -145,6 +144,15 @@ class ServerCodec:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise WireError(f"tensor '{name}' holds NaN or infinite values")
         return arrays
+
+
+def would_accept(schema: Schema, packet_bytes: int, norm2: float) -> bool:
+    """Whether a server takes an update of that squared norm in a packet of that length."""
+    return packet_bytes <= _limit_bytes(schema) and norm2 <= MAX_NORM**2
+
+
+def _limit_bytes(schema: Schema) -> int:
+    return 8 * schema.n + schema.raw_n_bytes + SLACK_BYTES
 
 
 def _rule(config: CodecConfig) -> ResidualRule:
