@@ -32,6 +32,7 @@ LOSSY: tuple[tuple[float, float, float], ...] = (
     (3.0, 80.0, 0.01),
     (8.0, 30.0, 0.005),
 )
+TCPS: tuple[Tcp, Tcp] = ("cubic", "bbr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +44,36 @@ class Case:
     loss_fraction: float
     tcp: Tcp
     size_bytes: int
+    burst_packets: float = 1.0
+    jitter_ms: float = 0.0
+    queue_bytes: int | None = None
+    quick: bool = False
 
     @property
     def name(self) -> str:
         """For people, and the key under which its figures are kept."""
-        loss = f", {100 * self.loss_fraction:g} % loss" if self.loss_fraction else ""
-        size = f"{self.size_bytes // 1000} kB" if self.size_bytes < 1e6 else ""
-        size = size or f"{self.size_bytes // 10**6} MB"
-        return f"{self.mbps:g} Mbit/s, {self.rtt_ms:g} ms{loss}, {self.tcp}, {size}"
+        parts = {
+            f"{self.mbps:g} Mbit/s, {self.rtt_ms:g} ms": True,
+            f"{100 * self.loss_fraction:g} % loss": self.loss_fraction > 0,
+            f"bursts of {self.burst_packets:g}": self.burst_packets > 1,
+            f"jitter {self.jitter_ms:g} ms": self.jitter_ms > 0,
+            f"queue {(self.queue_bytes or 0) // 1000} kB": self.queue_bytes is not None,
+            self.tcp: True,
+            f"{self.size_bytes // 1000} kB": self.size_bytes < 1_000_000,
+            f"{self.size_bytes // 10**6} MB": self.size_bytes >= 1_000_000,
+        }
+        return ", ".join(part for part, holds in parts.items() if holds)
+
+    @property
+    def loses(self) -> bool:
+        """Whether packets are lost, on the way or at a full queue."""
+        return self.loss_fraction > 0 or self.queue_bytes is not None
 
     @property
     def bound(self) -> float | None:
         """The error that is allowed."""
         large = self.size_bytes >= 1_000_000
-        if self.loss_fraction == 0:
+        if not self.loses:
             return 0.05 if large else 0.10
         if self.tcp == "cubic":
             return 0.20
@@ -65,8 +82,8 @@ class Case:
     @property
     def repeats(self) -> int:
         """POSTs, of which the median counts."""
-        if self.loss_fraction > 0:
-            return SEEDS if self.tcp == "cubic" else 5
+        if self.loses:
+            return SEEDS if self.tcp == "cubic" and self.loss_fraction else 5
         return 3 if self.ideal_s < 6 else 1
 
     @property
@@ -80,32 +97,45 @@ class Case:
             Direction(
                 curve=RateCurve.constant(self.mbps * 1e6),
                 delay_ms=self.rtt_ms / 2,
+                jitter_ms=self.jitter_ms,
                 loss_fraction=loss,
+                loss_burst_packets=self.burst_packets,
+                queue_bytes=self.queue_bytes,
             )
             for loss in (self.loss_fraction, 0.0)
         )
         return Link(up=up, down=down, tcp=self.tcp, tls=False)
 
 
-def cases() -> Iterator[tuple[Case, bool]]:
-    """All cases, and whether each is part of a quick run."""
-    tcps: tuple[Tcp, Tcp] = ("cubic", "bbr")
-    for mbps, rtt_ms in CLEAN:
-        for tcp in tcps:
-            for size_bytes in SIZES_BYTES:
-                case = Case(mbps, rtt_ms, 0.0, tcp, size_bytes)
-                if case.ideal_s <= _LONGEST_S:
-                    yield case, (mbps, size_bytes) in ((8.0, 1_000_000), (5.0, 100_000))
-    for mbps, rtt_ms, loss in LOSSY:
-        for tcp in tcps:
-            for size_bytes in SIZES_BYTES[: 2 if tcp == "cubic" else 3]:
-                case = Case(mbps, rtt_ms, loss, tcp, size_bytes)
-                if case.ideal_s <= _LONGEST_S:
-                    quick = (mbps, tcp, size_bytes) in (
-                        (8.0, "cubic", 100_000),
-                        (8.0, "bbr", 10**6),
-                    )
-                    yield case, quick
+OTHERS = (
+    Case(5.0, 50.0, 0.0, "cubic", 1_000_000, queue_bytes=32_000),
+    Case(10.0, 100.0, 0.0, "cubic", 10_000_000, queue_bytes=64_000),
+    Case(8.0, 30.0, 0.02, "cubic", 1_000_000, burst_packets=3.0),
+    Case(5.0, 50.0, 0.0, "cubic", 1_000_000, jitter_ms=20.0),
+    Case(5.0, 50.0, 0.0, "bbr", 1_000_000, jitter_ms=20.0),
+)
+"""Short queues, loss in bursts, and jitter."""
+_QUICK = {(8.0, 1_000_000), (5.0, 100_000), (8.0, "cubic", 100_000), (8.0, "bbr", 1_000_000)}
+
+
+def cases() -> Iterator[Case]:
+    """All cases that do not take too long."""
+    everything = [
+        *(
+            Case(mbps, rtt_ms, 0.0, tcp, size_bytes, quick=(mbps, size_bytes) in _QUICK)
+            for mbps, rtt_ms in CLEAN
+            for tcp in TCPS
+            for size_bytes in SIZES_BYTES
+        ),
+        *(
+            Case(mbps, rtt_ms, loss, tcp, size_bytes, quick=(mbps, tcp, size_bytes) in _QUICK)
+            for mbps, rtt_ms, loss in LOSSY
+            for tcp in TCPS
+            for size_bytes in SIZES_BYTES[: 2 if tcp == "cubic" else 3]
+        ),
+        *OTHERS,
+    ]
+    return (case for case in everything if case.ideal_s <= _LONGEST_S)
 
 
 def cells() -> list[Cell]:
@@ -118,31 +148,32 @@ def cells() -> list[Cell]:
                 bound=case.bound,
                 measured=None,
                 unit="s",
-                fitted=(case.mbps, case.rtt_ms) in FITTED,
+                fitted=case not in OTHERS and (case.mbps, case.rtt_ms) in FITTED,
             ),
             measure=partial(_measure, case),
             seconds=case.repeats * case.ideal_s,
-            quick=quick,
+            quick=case.quick,
         )
-        for case, quick in cases()
+        for case in cases()
     ]
 
 
 def skipped() -> str | None:
     """Why this level cannot be measured here, in one line; None if it can."""
-    reasons = {why_not(case.link()) for case, _ in cases()} - {None}
+    reasons = {why_not(case.link()) for case in cases()} - {None}
     return next(iter(sorted(str(reason) for reason in reasons)), None)
 
 
 def virtual_s(case: Case) -> float:
     """What virtual time says of a POST: the body's way up, and the reply's way down."""
     link = case.link()
-    seeds = range(VIRTUAL_SEEDS if case.loss_fraction else 1)
+    seeds = range(VIRTUAL_SEEDS if case.loss_fraction or case.jitter_ms else 1)
     times_s = [
         plan_transfer(link, "up", case.size_bytes, 0.0, seed=seed, flow=("post",)).finish_s()
         for seed in seeds
     ]
-    return statistics.median(times_s) + link.down.delay_ms / 1000
+    back_ms = link.down.delay_ms + link.down.jitter_ms / 2
+    return statistics.median(times_s) + back_ms / 1000
 
 
 def _measure(case: Case, row: Row) -> Row:
