@@ -30,7 +30,7 @@ TIMER_S = 0.2
 """Least time by which a time-out exceeds the round trip."""
 LONGEST_TIMER_S = 120.0
 MAX_ROUNDS = 300
-"""What is left after so many rounds flows at the mean rate of the rounds since the first loss."""
+"""Rounds that are simulated of one transfer: a millisecond or two of computing."""
 BURST_PACKETS = 3
 """An acknowledgement of two packets lets four go in slow start, of which one leaves at once."""
 
@@ -162,8 +162,8 @@ class _Sender:
         delay_s = path.rtt_s / 8
         self._hystart_s = min(max(delay_s, HYSTART_DELAY_S[0]), HYSTART_DELAY_S[1])
 
-    def fly(self) -> Flight:
-        while self.left > 0 and self.rounds < MAX_ROUNDS and self.last_s < math.inf:
+    def fly(self, max_rounds: int) -> Flight:
+        while self.left > 0 and self.rounds < max_rounds and self.last_s < math.inf:
             self._round()
         end_s = self.now_s if self.left > 0 else self.last_s
         self._end_span(end_s)
@@ -333,11 +333,16 @@ class _Sender:
 
 
 def cubic_flight(
-    path: Path, packets: float, begin_s: float, runs: Iterator[tuple[int, int]] | None
+    path: Path,
+    packets: float,
+    begin_s: float,
+    runs: Iterator[tuple[int, int]] | None,
+    max_rounds: int = MAX_ROUNDS,
 ) -> Flight:
     """The flight of ``packets`` full packets, begun at ``begin_s`` on a connection at rest.
 
     ``runs`` are the losses of the link (``netem.loss.loss_runs``), None for none. The spans follow
-    each other without a gap; they end at the 1st, 2nd, 4th, 8th ... round with losses.
+    each other without a gap; they end at the 1st, 2nd, 4th, 8th ... round with losses. After
+    ``max_rounds`` the rest is left to the mean rate since the first loss.
     """
-    return _Sender(path, packets, begin_s, runs).fly()
+    return _Sender(path, packets, begin_s, runs).fly(max_rounds)
