@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from netem.kernel.pipe import Pipe
-from netem.kernel.shaping import loss_chain
+from netem.loss import loss_runs
 
 _BLOCK = 4096
 """Draws made at once; one at a time they would cost more than the rest."""
@@ -29,9 +29,10 @@ class Bottleneck:
         self._queue_bytes = pipe.queue_bytes
         self._delay_s = pipe.delay_ms / 1000
         self._jitter_s = pipe.jitter_ms / 1000
-        self._loss_fraction = pipe.loss_fraction
-        self._begins, self._ends = loss_chain(pipe.loss_fraction, pipe.loss_burst_packets)
-        self._in_burst = False
+        self._losses: Iterator[tuple[float, float]] = iter(())
+        if pipe.loss_fraction > 0:
+            self._losses = loss_runs(rng, pipe.loss_fraction, pipe.loss_burst_packets)
+        self._lost_run = next(self._losses, (math.inf, math.inf))
         self._draw = _uniform(rng)
         self._waiting: deque[tuple[float, int]] = deque()
         self._backlog_bytes = 0
@@ -57,7 +58,7 @@ class Bottleneck:
         self._free_s = out_s
         self._backlog_bytes += size_bytes
         waiting.append((out_s, size_bytes))
-        if self._loss_fraction > 0 and self._loses():
+        if self._loses():
             self.lost_packets += 1
             return None
         due_s = out_s + self._delay_s
@@ -68,9 +69,10 @@ class Bottleneck:
         return self._due_s
 
     def _loses(self) -> bool:
-        chance = 1 - self._ends if self._in_burst else self._begins
-        self._in_burst = next(self._draw) < chance
-        return self._in_burst
+        number = self.sent_packets + self.lost_packets
+        while number >= self._lost_run[1]:
+            self._lost_run = next(self._losses)
+        return number >= self._lost_run[0]
 
 
 def _uniform(rng: np.random.Generator) -> Iterator[float]:

@@ -1,6 +1,7 @@
 """The ``tc`` commands that give one end of a pair of interfaces its rate, delay and loss."""
 
 from netem.kernel.pipe import Mechanism, Pipe
+from netem.loss import loss_chain
 
 _ETHERNET_BYTES = 14
 """Header that tc counts and a link's rate does not."""
@@ -62,13 +63,3 @@ def _netem(pipe: Pipe) -> Command:
         chance = (f"{100 * begins:.6f}%", f"{100 * ends:.6f}%", "100%", "0%")
         command = (*command, "loss", "gemodel", *chance)
     return command
-
-
-def loss_chain(loss_fraction: float, burst_packets: float) -> tuple[float, float]:
-    """Chances that a burst of loss begins at a packet after a kept one, and ends after a lost one.
-
-    Gilbert's chain (1960): its stationary loss is ``loss_fraction`` and its mean burst is
-    ``burst_packets``; below the burst length of independent loss, it is independent loss.
-    """
-    ends = min(1 - loss_fraction, 1 / burst_packets)
-    return ends * loss_fraction / (1 - loss_fraction), ends

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedsys.rng import rng_for
 from netem.kernel.bottleneck import Bottleneck
 from netem.kernel.pipe import Pipe
-from netem.kernel.shaping import loss_chain
+from netem.loss import loss_chain
 from netem.rate import RateCurve, steps
 
 SIGMAS = 4.5
@@ -106,15 +106,6 @@ def test_losses_are_as_many_and_in_such_bursts_as_the_chain_says(loss, burst):
     want = max(burst, 1 / (1 - loss))
     sigma_burst = math.sqrt((1 - ends) / ends**2 / bursts)
     assert abs(lost.sum() / bursts - want) < SIGMAS * sigma_burst
-
-
-@given(st.floats(0.001, 0.9), st.floats(1, 50))
-def test_the_chain_has_the_loss_and_the_burst_that_it_was_asked_for(loss, burst):
-    begins, ends = loss_chain(loss, burst)
-
-    assert 0 < begins <= 1
-    assert begins / (begins + ends) == pytest.approx(loss)
-    assert 1 / ends == pytest.approx(max(burst, 1 / (1 - loss)))
 
 
 def test_the_seed_decides_every_loss():

@@ -12,8 +12,8 @@ import pytest
 from fedsys.errors import ConfigError
 from netem.kernel import probe
 from netem.kernel.path import KernelPath, why_not
-from netem.kernel.shaping import loss_chain
 from netem.link import Direction, Link
+from netem.loss import loss_chain
 from netem.rate import RateCurve, steps
 
 UDP_ENDS = [sys.executable, str(Path(__file__).with_name("udp_ends.py"))]
@@ -125,7 +125,8 @@ def test_a_post_takes_its_bits_and_uses_the_congestion_control_of_the_link(mecha
     with path(link(4e6), mechanism) as across:
         for tcp in ("cubic", "bbr"):
             seconds = across.post(100_000, tcp)
-            assert seconds == pytest.approx(8 * 100_000 * 1500 / 1448 / 4e6, rel=0.1)
+            least_s = 8 * 100_000 * 1500 / 1448 / 4e6
+            assert 0.97 * least_s <= seconds <= least_s + 0.5  # a busy machine only adds
 
 
 def test_a_link_that_this_process_cannot_have_is_refused_in_one_line():

@@ -1,5 +1,6 @@
 """``fedsys netns`` as a user meets it: one line for what is impossible, and no root needed."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ FETCH = "import os, urllib.request as u; u.urlopen(f'http://{os.environ[\"FEDSYS
 pytestmark = pytest.mark.net
 
 
+@functools.cache
 def python_of_nobody():
     """Environment and start of a Python that a user without rights can run, or a skip."""
     as_nobody = []
@@ -32,7 +34,7 @@ def python_of_nobody():
     path = f"{ROOT}:{sysconfig.get_path('purelib')}"
     environment = {**os.environ, "PYTHONPATH": path, "HOME": "/nonexistent", "OMP_NUM_THREADS": "1"}
     for python in (sys.executable, "/usr/bin/python3"):
-        tried = [*as_nobody, python, "-c", "import netem.kernel.run"]
+        tried = [*as_nobody, python, "-c", "import fedsys.rng"]
         with_reason = {"cwd": "/", "env": environment, "capture_output": True, "check": False}
         if subprocess.run(tried, **with_reason).returncode == 0:
             return environment, [*as_nobody, python]
