@@ -96,8 +96,10 @@ class Connection:
 
     def reset(self) -> None:
         """Break both sides with RST."""
+        over = self._over
         self.abort()
-        self._owner.was_reset(self)
+        if not over:
+            self._owner.was_reset(self)
 
     def abort(self) -> None:
         """Break both sides with RST, and count nothing."""

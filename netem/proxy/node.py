@@ -11,9 +11,10 @@ from netem.proxy.address import Address, Resolved, bound_socket
 from netem.proxy.bottleneck import Bottleneck
 from netem.proxy.connection import Connection, configure
 from netem.proxy.counters import NodeCount, Passed, WayCount
+from netem.proxy.outages import OutageWatch
 from netem.proxy.pipe import Pipe
 from netem.proxy.terms import terms_of
-from netem.proxy.timing import Timer, Timing
+from netem.proxy.timing import Timing
 from netem.proxy.way import Way
 
 BACKLOG = 1024
@@ -48,9 +49,9 @@ class Node:
         self._connections: set[Connection] = set()
         self._listener: asyncio.Server | None = None
         self._armed: tuple[WayName, int] | None = None
-        self._outage_timer: Timer | None = None
+        self._outages = OutageWatch(shared.timing, self.reset)
         self._total = self._refused = self._reset = 0
-        self._watch_outages()
+        self._outages.watch(link)
 
     @property
     def address(self) -> Address:
@@ -85,7 +86,7 @@ class Node:
         self._link = link
         self.up.change(terms_of(link, "up"))
         self.down.change(terms_of(link, "down"))
-        self._watch_outages()
+        self._outages.watch(link)
 
     def cut(self) -> None:
         """Hold everything in both directions."""
@@ -116,8 +117,7 @@ class Node:
     def close(self) -> None:
         """End everything at once."""
         self.refuse()
-        if self._outage_timer is not None:
-            self._outage_timer.cancel()
+        self._outages.close()
         for connection in tuple(self._connections):
             connection.abort()
         for way in (self.up, self.down):
@@ -151,9 +151,10 @@ class Node:
     def was_reset(self, connection: Connection) -> None:
         """A connection was broken on purpose."""
         self._reset += 1
-        self._armed = None
-        for other in self._connections:
-            other.up.reset_after_bytes = other.down.reset_after_bytes = None
+        if connection.up.struck or connection.down.struck:
+            self._armed = None
+            for other in self._connections:
+                other.up.reset_after_bytes = other.down.reset_after_bytes = None
 
     def closed(self, connection: Connection) -> None:
         """Nothing is left of a connection."""
@@ -169,28 +170,6 @@ class Node:
         way, size_bytes = self._armed
         pipe: Pipe = connection.up if way == "up" else connection.down
         pipe.reset_after_bytes = size_bytes
-
-    def _watch_outages(self) -> None:
-        """Break connections when an outage begins, on a link that does not survive one."""
-        if self._outage_timer is not None:
-            self._outage_timer.cancel()
-            self._outage_timer = None
-        if getattr(self._link, "on_outage", "hold") != "restart":
-            return
-        now_s = self._timing.now_s()
-        begins = [
-            begin_s
-            for way in ("up", "down")
-            for begin_s, _ in self._link.way(way).curve.outages
-            if begin_s > now_s
-        ]
-        if begins:
-            self._outage_timer = self._timing.call_at(min(begins), self._outage_begins)
-
-    def _outage_begins(self) -> None:
-        self._outage_timer = None
-        self.reset()
-        self._watch_outages()
 
 
 def _counted(passed: Passed, way: Way) -> WayCount:

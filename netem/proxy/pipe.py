@@ -49,6 +49,11 @@ class Pipe:
         self._ready_bytes = 0
         """Bytes that the sender had already sent when reading was paused."""
 
+    @property
+    def struck(self) -> bool:
+        """Whether the byte has passed at which the connection was to be reset."""
+        return self.reset_after_bytes is not None and self.reset_after_bytes <= 0
+
     def start(self, source: asyncio.Transport, sink: asyncio.Transport) -> None:
         """Both sides are connected: begin to read."""
         self.source, self.sink = source, sink
@@ -120,7 +125,7 @@ class Pipe:
                 data = data[:limit_bytes]
         self._passed.out_bytes += len(data)
         sink.write(data)
-        if self.reset_after_bytes is not None and self.reset_after_bytes <= 0:
+        if self.struck:
             self._owner.reset()
 
     def freeze(self) -> None:

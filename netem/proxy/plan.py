@@ -47,8 +47,8 @@ class _File:
     server_egress_bps: float = UNLIMITED_BPS
     server_ingress_bps: float = UNLIMITED_BPS
     control: str = ""
-    node: tuple[Any, ...] = ()
-    event: tuple[Any, ...] = ()
+    node: tuple[dict[str, Any], ...] = ()
+    event: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def terms_of(link: Link, way: Way) -> Terms:
         delay_s=direction.delay_ms / 1000,
         jitter_s=direction.jitter_ms / 1000,
         header_bytes=HEADER_BYTES if direction.layer == "ip" else 0,
-        queue_bytes=getattr(direction, "queue_bytes", None),
+        queue_bytes=direction.queue_bytes,
     )
     if link.tcp == "none" or direction.layer == "goodput":
         return plain
