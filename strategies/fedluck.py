@@ -10,7 +10,8 @@ A = (2 - delta) a^2 / (delta p^2) and B = (2 - delta) delta b^2 / p^2 + 1 / delt
 
     k*(delta) = sqrt(B / A) = sqrt(delta^2 b^2 + p^2 / (2 - delta)) / a
 
-and only delta is left to search.
+and only delta is left to search. At k*(delta) every term of phi falls with delta: the bound asks
+for compression only where k is held below k*, here by ``max_steps``.
 """
 
 import math

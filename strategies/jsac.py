@@ -68,7 +68,9 @@ class Jsac:
         beta  = 2 (F' - F) / |D|^2 + 2 / (eta tau)
         delta = sqrt((1 - A) mean |u_i|^2) / (eta tau)
 
-    since g_i = -u_i / (eta tau), g = -D / (eta tau) and F' = F + g D + beta/2 |D|^2.
+    since g_i = -u_i / (eta tau), g = -D / (eta tau) and F' = F + g D + beta/2 |D|^2. What
+    minibatches add to the updates counts as difference between clients, which makes tau smaller
+    than the paper's gradients would.
 
     c and b are those of the client that the round waited for. Codecs are the experiment file's.
     """
