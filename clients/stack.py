@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from clients.chain import Chain, chain_of
 from clients.stacked import Loss, Member, train_stack
 from clients.tasks._base import Examples, Task
-from clients.weights import Layout, load_arrays
+from clients.weights import Exchange, Layout, Weights
 from fedsys.config.schema import Training
 from fedsys.rng import rng_for
 from fedsys.types import F32, I64
@@ -76,7 +76,7 @@ def rows_for(batch: int, full: int) -> int:
 
 
 def stack_for(
-    model: nn.Module, task: Task, examples: Examples, layout: Layout, training: Training
+    model: nn.Module, task: Task, examples: Examples, weights: Exchange, training: Training
 ) -> Stack | None:
     """The stack of an experiment; None where its clients are to be trained one by one.
 
@@ -90,11 +90,21 @@ def stack_for(
     chain = chain_of(model)
     if chain is None:
         return None
-    direct = _direct(chain, examples)
-    for loss in get_args(Loss):
-        stack = Stack(chain, loss, layout, examples, direct)
-        if _fits(loss, layout, chain, examples) and _agrees(stack, model, task, training):
-            return stack
+    direct, layout = _direct(chain, examples), weights.layout
+    initial, was_training = weights.save(), model.training
+    model.train()
+    try:
+        for loss in get_args(Loss):
+            stack = Stack(chain, loss, layout, examples, direct)
+            if _fits(loss, layout, chain, examples) and _agrees(
+                stack, model, task, weights, training
+            ):
+                return stack
+    except Exception:  # a user's loss may refuse what the trial gives it
+        return None
+    finally:
+        model.train(was_training)
+        weights.load(initial)
     return None
 
 
@@ -118,45 +128,41 @@ def _direct(chain: Chain, examples: Examples) -> Tensor | None:
     return examples.x.view(len(examples), -1)
 
 
-def _agrees(stack: Stack, model: nn.Module, task: Task, training: Training) -> bool:
+def _agrees(
+    stack: Stack, model: nn.Module, task: Task, weights: Exchange, training: Training
+) -> bool:
     """Whether one step from random weights is autograd's, and a client's the same when alone."""
     rng = rng_for(0, "stack trial")
-    rows = rng.permutation(len(stack.examples))
-    ends = np.minimum(np.cumsum(_TRIAL_SIZES), len(rows))
-    batches = [batch for batch in np.split(rows, ends)[: len(ends)] if len(batch) > 1]
-    was_training = model.training
-    try:
-        model.train()
-        if not _prepares_rows_alone(stack, batches[0]):
-            return False
-        members, gradients, losses = [], [], []
-        for batch in batches:
-            start = stack.layout.save(model).flat
-            start += 0.05 * rng.standard_normal(start.size, np.float32)
-            loss, gradient = _autograd(stack, model, task, start, batch)
-            size = float(np.linalg.norm(gradient)) or 1.0
-            lr = 0.1 * float(np.linalg.norm(start)) / size
-            members.append(Member(start, len(batch), [batch], lr, 0.0, np.empty_like(start)))
-            gradients.append(gradient)
-            losses.append(loss)
-        largest = max(map(len, batches))
-        found = stack.train(members, largest, _PLAIN)
-        is_same_alone = _same_alone(stack, members, largest, training)
-    finally:
-        model.train(was_training)
-    return is_same_alone and all(
+    drawn = rng.permutation(len(stack.examples))
+    batches = [b for b in np.split(drawn, np.cumsum(_TRIAL_SIZES))[:-1] if len(b) > 1]
+    if not batches or not _prepares_rows_alone(stack, batches[0]):
+        return False
+    initial = weights.save().flat
+    members, gradients, losses = [], [], []
+    for batch in batches:
+        start = initial + 0.05 * rng.standard_normal(initial.size, np.float32)
+        weights.load(Weights(start))
+        loss, gradient = _autograd(stack, model, task, batch)
+        lr = 0.1 * float(np.linalg.norm(start)) / (float(np.linalg.norm(gradient)) or 1.0)
+        members.append(Member(start, len(batch), [batch], lr, 0.0, np.empty_like(start)))
+        gradients.append(gradient)
+        losses.append(loss)
+    found = stack.train(members, max(_TRIAL_SIZES), _PLAIN)
+    as_autograd = all(
         abs(values[0] - loss) <= _TOLERANCE * abs(loss)
         and _close(stack.layout, m.start - m.out, np.float32(m.lr) * gradient, m.start)
         for values, m, gradient, loss in zip(found, members, gradients, losses, strict=True)
     )
+    return as_autograd and _same_alone(stack, members, training)
 
 
-def _same_alone(stack: Stack, members: Sequence[Member], rows: int, training: Training) -> bool:
+def _same_alone(stack: Stack, members: Sequence[Member], training: Training) -> bool:
     """Whether members get the same bits in a stack of one as beside the others."""
+    rows = max(2, training.batch_size * training.accumulation_steps)
     longer = [
         replace(
             m,
-            steps=[*m.steps] * count,
+            steps=[m.steps[0][:rows]] * count,
             proximal_mu=training.proximal_mu,
             out=np.empty_like(m.out),
         )
@@ -166,7 +172,10 @@ def _same_alone(stack: Stack, members: Sequence[Member], rows: int, training: Tr
     together = [m.out.copy() for m in longer]
     for m in longer:
         stack.train([m], rows, training)
-    return all(np.array_equal(m.out, before) for m, before in zip(longer, together, strict=True))
+    return all(
+        np.array_equal(m.out, before, equal_nan=True)
+        for m, before in zip(longer, together, strict=True)
+    )
 
 
 @torch.no_grad()
@@ -179,17 +188,12 @@ def _prepares_rows_alone(stack: Stack, rows: I64) -> bool:
     return is_matrix and torch.equal(once, again) and torch.equal(once[1:], last)
 
 
-def _autograd(
-    stack: Stack, model: nn.Module, task: Task, start: F32, batch: I64
-) -> tuple[float, F32]:
-    """The task's loss on one batch and its gradient, float32 [n]; the model is left as it was."""
-    before = stack.layout.save(model)
-    load_arrays(model, stack.layout.parts(start))
+def _autograd(stack: Stack, model: nn.Module, task: Task, batch: I64) -> tuple[float, F32]:
+    """The task's loss on one batch and its gradient, float32 [n]."""
     index = torch.from_numpy(batch)
     loss = task.loss(model, stack.examples.x[index], stack.examples.y[index])
     params = dict(model.named_parameters())
     gradients = torch.autograd.grad(loss, list(params.values()))
-    load_arrays(model, stack.layout.arrays(before))
     flat = np.empty(stack.layout.n, np.float32)
     parts = stack.layout.parts(flat)
     for name, gradient in zip(params, gradients, strict=True):

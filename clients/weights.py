@@ -83,24 +83,40 @@ class Layout:
                 at += size
         return parts
 
-    def load(self, model: nn.Module, weights: Weights) -> None:
-        """Copy ``weights`` into ``model``, which is of this layout."""
-        state = model.state_dict()
-        arrays = self.arrays(weights)
-        for name, tensor in state.items():
-            if tensor.device.type == "cpu":
-                tensor.numpy()[...] = arrays[name]
-            else:
-                # A copy, because what came may be read-only, which torch cannot express.
-                tensor.copy_(torch.from_numpy(np.array(arrays[name])))
 
-    def save(self, model: nn.Module, out: F32 | None = None) -> Weights:
-        """Copies of the weights in ``model``, which is of this layout; the flat one in ``out``."""
-        flat = np.empty(self.n, np.float32) if out is None else out
-        state = model.state_dict()
-        for name, part in self.parts(flat).items():
-            part[...] = state[name].cpu().numpy()
-        return Weights(flat, {name: state[name].cpu().numpy().copy() for name in self.exact})
+class Exchange:
+    """Puts weights into one model and takes them out again."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layout = Layout.of(model)
+        self._model = model
+        # Buffers may be replaced by others as the model runs; parameters stay where they are.
+        on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+        fixed = on_cpu and next(model.buffers(), None) is None
+        self._fixed = {name: t.numpy() for name, t in self._state().items()} if fixed else None
+
+    @torch.no_grad()
+    def load(self, weights: Weights) -> None:
+        """Copy ``weights``, which are of this layout, into the model."""
+        arrays = self.layout.arrays(weights)
+        if self._fixed is not None:
+            for name, values in self._fixed.items():
+                values[...] = arrays[name]
+            return
+        for name, tensor in self._state().items():
+            # A copy, because what came may be read-only, which torch cannot express.
+            tensor.copy_(torch.from_numpy(np.array(arrays[name])))
+
+    def save(self, out: F32 | None = None) -> Weights:
+        """A copy of the model's weights, the flat vector in ``out`` if one is given."""
+        flat = np.empty(self.layout.n, np.float32) if out is None else out
+        state = self._fixed or {name: t.cpu().numpy() for name, t in self._state().items()}
+        for name, part in self.layout.parts(flat).items():
+            part[...] = state[name]
+        return Weights(flat, {name: state[name].copy() for name in self.layout.exact})
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        return self._model.state_dict()
 
 
 def build_model(task: Task, seed: int) -> nn.Module:

@@ -9,7 +9,7 @@ from torch import nn
 from clients.data.federated import FederatedData, federated_data
 from clients.device import choose_device
 from clients.stack import Stack, stack_for
-from clients.weights import Layout, build_model
+from clients.weights import Exchange, Layout, build_model
 from fedsys.config.load import parse_experiment
 from fedsys.config.schema import Experiment
 
@@ -21,10 +21,16 @@ class Workplace:
     experiment: Experiment
     data: FederatedData
     model: nn.Module
-    layout: Layout
+    weights: Exchange
+    """The way into the model and out of it."""
     device: torch.device
     stack: Stack | None
     """None where clients are trained one by one."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of the model's weights."""
+        return self.weights.layout
 
 
 @lru_cache(maxsize=2)
@@ -34,8 +40,8 @@ def workplace_for(text: str) -> Workplace:
     data = federated_data(experiment)
     device = choose_device(experiment.training.device)
     model = build_model(data.task, experiment.run.seed).to(device)
-    layout = Layout.of(model)
+    weights = Exchange(model)
     stack = None
     if device.type == "cpu":
-        stack = stack_for(model, data.task, data.train, layout, experiment.training)
-    return Workplace(experiment, data, model, layout, device, stack)
+        stack = stack_for(model, data.task, data.train, weights, experiment.training)
+    return Workplace(experiment, data, model, weights, device, stack)
