@@ -1,6 +1,8 @@
 """How many bytes a Flower message puts on a link."""
 
-from flwr.app import ArrayRecord, Message, RecordDict
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 MESSAGE_OVERHEAD_BYTES = 2800
 """What a message of one array costs besides its data, per direction.
@@ -27,5 +29,36 @@ def content_bytes(content: RecordDict) -> int:
         if isinstance(record, ArrayRecord):
             size_bytes += sum(len(array.data) for array in record.values())
         else:
-            size_bytes += len(record.deflate())
+            size_bytes += _deflated_bytes(record)
     return size_bytes
+
+
+def _deflated_bytes(record: ConfigRecord | MetricRecord) -> int:
+    """The length of ``record.deflate()``, which depends on names, types and digits alone."""
+    shape = (type(record), *map(_shape, record.items()))
+    size_bytes = _KNOWN.get(shape)
+    if size_bytes is None:
+        if len(_KNOWN) >= _MAX_KNOWN:
+            _KNOWN.clear()
+        size_bytes = _KNOWN[shape] = len(record.deflate())
+    return size_bytes
+
+
+def _shape(item: tuple[str, Any]) -> tuple[Any, ...]:
+    """What an entry's length in protobuf depends on; a float has eight bytes, whatever it is."""
+    name, value = item
+    kind = type(value)
+    if kind is float or kind is bool:
+        return name, kind
+    if kind is int:
+        # Seven bits a byte, of a number that also says the sign.
+        return name, kind, value < 0, (value if value >= 0 else -value - 1).bit_length()
+    if kind is str:
+        return name, kind, len(value.encode())
+    if kind is bytes:
+        return name, kind, len(value)
+    return name, kind, tuple(map(_shape, (("", one) for one in value)))
+
+
+_KNOWN: dict[tuple[Any, ...], int] = {}
+_MAX_KNOWN = 4096

@@ -5,18 +5,21 @@ leaves that client out, with the reason in the record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from fedsys._flwr_private import CommonContent
 from fedsys.errors import WireError
-from fedsys.middleware.control import MAX_NORM, RECORD
+from fedsys.middleware.brief import Summed, summed
+from fedsys.middleware.control import MAX_NORM, RECORD, Control, wrap
 from fedsys.middleware.envelope import seal, unsealed_reply
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.middleware.trials import read_trials
+from fedsys.partial import Partial, blocks_of
 from fedsys.types import ClientPlan, ClientReport, LinkSample, RoundPlan
 from strategies._aggregate import Mean
 
@@ -34,9 +37,27 @@ class Outcome:
     """Holds nothing when no update was accepted."""
 
 
-def messages_for(codec: ServerCodec, plan: RoundPlan) -> list[Message]:
-    """The messages that ask the cohort to train the codec's current model, in plan order."""
-    return [_message(codec, client, plan) for client in plan.clients]
+def messages_for(codec: ServerCodec, plan: RoundPlan, *, sums: bool | None = None) -> list[Message]:
+    """The messages that ask the cohort to train the codec's current model, in plan order.
+
+    Clients that are asked the same share the records of their messages. ``sums`` says to whoever
+    carries them that the sum of the updates is all that is wanted, and whether each is to be
+    divided by its local steps; None asks for every update.
+    """
+    contents: dict[Any, RecordDict] = {}
+    arrays: dict[int, ArrayRecord] = {}
+    messages = []
+    for client in plan.clients:
+        payload = codec.payload_for(client.node_id)
+        control = codec.control_for(client.node_id, client.uplink, plan.trial_codecs)
+        asked = (client.local_steps, client.lr, client.proximal_mu)
+        key = (id(payload), control, asked)
+        if key not in contents:
+            record = arrays.setdefault(id(payload), wrap(payload))
+            contents[key] = _content(codec, record, control, plan.round, client, sums)
+        group = str(plan.round)
+        messages.append(Message(contents[key], client.node_id, "train", group_id=group))
+    return messages
 
 
 def gather(
@@ -51,49 +72,77 @@ def gather(
 ) -> Outcome:
     """Decode and aggregate ``replies`` one by one, and report on every client of the plan.
 
-    ``sent_s`` is when the messages left, on the grid's clock. Late replies are given up.
+    ``sent_s`` is when the messages left, on the grid's clock. Late replies are given up. Updates
+    are added in the order of the plan, block by block, whichever came first.
     """
-    clients = {client.node_id: client for client in plan.clients}
-    sent = {m.metadata.message_id: clients[m.metadata.dst_node_id] for m in messages}
-    mean = Mean(codec.schema.n, normalise=fednova)
-    reports: dict[int, ClientReport] = {}
+    came: dict[str, Message] = {}
     for reply in replies:
-        reply = unsealed_reply(reply)
-        client = sent.pop(reply.metadata.reply_to_message_id, None)
-        if client is not None:
-            sample = _measured(grid, reply.metadata.reply_to_message_id)
-            reports[client.node_id] = _take(reply, client, codec, mean, sample, sent_s)
-            if plan.trial_codecs and reports[client.node_id].accepted:
-                trials = read_trials(reply.content, plan.trial_codecs)
-                reports[client.node_id] = replace(reports[client.node_id], trials=trials)
-    for message_id, client in sent.items():
-        reports[client.node_id] = _missing(client, _measured(grid, message_id), plan)
-    _cancel(grid, list(sent))
-    return Outcome(tuple(reports[client.node_id] for client in plan.clients), mean)
+        came.setdefault(reply.metadata.reply_to_message_id, reply)
+    mean = Mean(Partial(codec.schema.n, normalise=fednova))
+    reports: list[ClientReport] = []
+    missing: list[str] = []
+    for block in blocks_of(len(messages)):
+        taking = _Taking(codec, Partial(codec.schema.n, normalise=fednova))
+        for client, message in zip(plan.clients[block], messages[block], strict=True):
+            message_id = message.metadata.message_id
+            sample = _measured(grid, message_id)
+            if message_id not in came:
+                missing.append(message_id)
+                reports.append(_missing(client, sample, plan))
+                continue
+            reply = unsealed_reply(came[message_id])
+            report = _take(reply, client, taking, sample, sent_s)
+            if plan.trial_codecs and report.accepted:
+                report = replace(report, trials=read_trials(reply.content, plan.trial_codecs))
+            reports.append(report)
+        mean.sums.merge(taking.sum())
+    _cancel(grid, missing)
+    return Outcome(tuple(reports), mean)
 
 
-def _message(codec: ServerCodec, client: ClientPlan, plan: RoundPlan) -> Message:
-    arrays, control = codec.records_for(client.node_id, client.uplink, plan.trial_codecs)
+def _content(
+    codec: ServerCodec,
+    arrays: ArrayRecord,
+    control: Control,
+    round_number: int,
+    client: ClientPlan,
+    sums: bool | None,
+) -> RecordDict:
     config = ConfigRecord(
-        {"server-round": plan.round, "local-steps": client.local_steps, "lr": client.lr}
+        {"server-round": round_number, "local-steps": client.local_steps, "lr": client.lr}
     )
     if client.proximal_mu is not None:
         config["proximal-mu"] = client.proximal_mu
-    content = RecordDict({ARRAYS: arrays, CONFIG: config, RECORD: control})
-    if codec.seals:
-        content = seal(content)
-    return Message(content, client.node_id, "train", group_id=str(plan.round))
+    content = CommonContent({ARRAYS: arrays, CONFIG: config, RECORD: control.to_record()})
+    content.sums = sums
+    return seal(content) if codec.seals else content
+
+
+@dataclass(slots=True)
+class _Taking:
+    """The updates of one block that are used."""
+
+    codec: ServerCodec
+    partial: Partial
+    """Of those that came in packets."""
+    summed: list[Summed] = field(default_factory=list)
+    """Those that whoever computed them has summed already."""
+
+    def sum(self) -> Partial:
+        """All of them, in the order of the plan."""
+        if self.summed:
+            block = self.summed[0].block
+            is_whole = len(self.summed) == block.members
+            places = [one.place for one in self.summed]
+            self.partial.merge(block.partial if is_whole else block.only(places))
+        return self.partial
 
 
 def _take(
-    reply: Message,
-    client: ClientPlan,
-    codec: ServerCodec,
-    mean: Mean,
-    sample: LinkSample,
-    sent_s: float,
+    reply: Message, client: ClientPlan, taking: _Taking, sample: LinkSample, sent_s: float
 ) -> ClientReport:
-    """Add the reply's update to the mean, or say why not."""
+    """Add the reply's update to the others, or say why not."""
+    codec = taking.codec
     version = codec.downlink.version
     if reply.has_error():
         codec.forget(client.node_id)
@@ -102,16 +151,23 @@ def _take(
         ]
         return _report(client, sample, sent_s, reason=reason[0][:300])
     codec.seen(client.node_id, version)
+    stand_in = summed(reply)
     try:
         metrics = _metrics(reply.content)
-        received = codec.receive(reply.content, version, client.uplink)
-        _check_size(received, codec)
+        received = None
+        if stand_in is None:
+            received = codec.receive(reply.content, version, client.uplink)
+            _check_size(received, codec)
     except WireError as error:
         return _report(client, sample, sent_s, reason=f"refused: {error}")
     if metrics["examples"] == 0:
         return _report(client, sample, sent_s, reason="no training examples")
-    steps = metrics["local_steps"] or client.local_steps
-    mean.add(received.update, received.raw, examples=metrics["examples"], local_steps=steps)
+    if stand_in is not None:
+        taking.summed.append(stand_in)
+    if received is not None:
+        steps = metrics["local_steps"] or client.local_steps
+        examples = metrics["examples"]
+        taking.partial.add(received.update, received.raw, examples=examples, local_steps=steps)
     codec.accept(client.node_id, version)
     return _report(client, sample, sent_s, metrics=metrics)
 
@@ -120,19 +176,24 @@ def _metrics(content: RecordDict) -> dict[str, Any]:
     """The figures of a reply, each checked: they come from a stranger."""
     found: dict[str, Any] = {}
     names = {"num-examples": "examples", "local-steps": "local_steps", "samples": "samples"}
-    record = dict(content.metric_records.get(METRICS) or {})
+    record = _record(content, METRICS)
     for key, name in names.items():
         value = record.get(key, 0)
         if not isinstance(value, int) or not 0 <= value <= MAX_EXAMPLES:
             raise WireError(f"metric '{key}' must be a count, got {str(value)[:40]}")
         found[name] = value
-    own = dict(content.metric_records.get(RECORD) or {})
+    own = _record(content, RECORD)
     floats = {"train-loss": record, "first-loss": record, "update-norm": own}
     for key, source in (floats | {"residual-norm": own, "nmse": own}).items():
         figure = source.get(key)
         usable = isinstance(figure, int | float) and abs(figure) <= MAX_FIGURE
         found[key.replace("-", "_")] = float(figure) if usable else None  # type: ignore[arg-type]
     return found
+
+
+def _record(content: RecordDict, name: str) -> Mapping[str, Any]:
+    record = content.get(name)
+    return record if isinstance(record, MetricRecord) else {}
 
 
 def _check_size(received: Received, codec: ServerCodec) -> None:

@@ -61,15 +61,17 @@ class ServerCodec:
         """Make ``arrays`` the model that goes out next, coded by ``spec``; its version."""
         return self.downlink.advance(arrays, spec)
 
-    def records_for(
-        self, node: int, uplink: str, trials: tuple[str, ...] = ()
-    ) -> tuple[ArrayRecord, ConfigRecord]:
-        """The model for ``node`` as a packet, and the words that go with it.
+    def payload_for(self, node: int) -> bytes:
+        """The frames that bring ``node`` to the current model; the same object for many nodes."""
+        return self.downlink.payload(self.held.get(node, 0))
+
+    def control_for(self, node: int, uplink: str, trials: tuple[str, ...] = ()) -> Control:
+        """The words that go with the payload.
 
         ``trials`` are codec specs that the client is to try on a sample of its update.
         """
         version = self.downlink.version
-        control = Control(
+        return Control(
             seed=self.seed,
             uplink=parse(uplink).spec,
             acked_version=self.acked.get(node, 0),
@@ -80,7 +82,13 @@ class ServerCodec:
             trials=trials,
             seals=self.seals,
         )
-        return wrap(self.downlink.payload(self.held.get(node, 0))), control.to_record()
+
+    def records_for(
+        self, node: int, uplink: str, trials: tuple[str, ...] = ()
+    ) -> tuple[ArrayRecord, ConfigRecord]:
+        """Both as records."""
+        control = self.control_for(node, uplink, trials)
+        return wrap(self.payload_for(node)), control.to_record()
 
     def receive(
         self, content: RecordDict, version: int, uplink: str, base: F32 | None = None
@@ -125,7 +133,13 @@ class ServerCodec:
 
     def accept(self, node: int, version: int) -> None:
         """The update of ``node`` based on ``version`` was used; it may commit its residual."""
-        self.acked[node] = version
+        if self._leaves_residuals:
+            self.acked[node] = version
+
+    @property
+    def _leaves_residuals(self) -> bool:
+        """Whether any codec that a client is asked for drops something."""
+        return self.holds or bool(parse(self.config.uplink).stages)
 
     def _base(self, version: int, base: F32 | None) -> F32:
         if base is None and version == self.downlink.version:
@@ -148,7 +162,7 @@ class ServerCodec:
 
 def would_accept(schema: Schema, packet_bytes: int, norm2: float) -> bool:
     """Whether a server takes an update of that squared norm in a packet of that length."""
-    return packet_bytes <= _limit_bytes(schema) and norm2 <= MAX_NORM**2
+    return packet_bytes <= _limit_bytes(schema) and float(np.sqrt(norm2)) <= MAX_NORM
 
 
 def _limit_bytes(schema: Schema) -> int:

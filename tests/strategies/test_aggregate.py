@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedsys.codecs._base import Dense, Sparse
+from fedsys.partial import Partial
 from strategies._aggregate import Mean, Optimizer
 
 UPDATES = arrays(np.float32, (3, 5), elements=st.floats(-100, 100, width=32, allow_subnormal=False))
@@ -14,9 +15,9 @@ COUNTS = st.lists(st.integers(1, 1000), min_size=3, max_size=3)
 
 
 def mean_of(updates, examples, steps, *, normalise):
-    mean = Mean(updates.shape[1], normalise=normalise)
+    mean = Mean(Partial(updates.shape[1], normalise=normalise))
     for update, n, tau in zip(updates, examples, steps, strict=True):
-        mean.add(Dense(update), {}, examples=n, local_steps=tau)
+        mean.sums.add(Dense(update), {}, examples=n, local_steps=tau)
     return mean
 
 
@@ -59,25 +60,25 @@ def test_agreement_of_zero_updates_is_one():
 
 def test_a_sparse_update_counts_as_its_dense_form():
     sparse = Sparse(np.array([1, 3]), np.array([2, -4], np.float32), 5)
-    mean = Mean(5, normalise=False)
-    mean.add(sparse, {}, examples=1, local_steps=1)
-    mean.add(Dense(np.ones(5, np.float32)), {}, examples=3, local_steps=1)
+    mean = Mean(Partial(5, normalise=False))
+    mean.sums.add(sparse, {}, examples=1, local_steps=1)
+    mean.sums.add(Dense(np.ones(5, np.float32)), {}, examples=3, local_steps=1)
     assert mean.step().tolist() == [0.75, 1.25, 0.75, -0.25, 0.75]
 
 
 def test_a_single_value_of_zero_is_an_update_like_any_other():
-    mean = Mean(1, normalise=False)
-    mean.add(Dense(np.zeros(1, np.float32)), {}, examples=1, local_steps=1)
+    mean = Mean(Partial(1, normalise=False))
+    mean.sums.add(Dense(np.zeros(1, np.float32)), {}, examples=1, local_steps=1)
     assert (mean.count, mean.step().tolist()) == (1, [0.0])
 
 
 def test_nothing_added_is_no_mean():
     with pytest.raises(ValueError, match="no update"):
-        Mean(2, normalise=False).step()
+        Mean(Partial(2, normalise=False)).step()
 
 
 def test_raw_floats_are_averaged_and_integers_and_booleans_take_the_largest():
-    mean = Mean(1, normalise=True)
+    mean = Mean(Partial(1, normalise=True))
     for n, raw in (
         (1, {"var": [1.0, 2.0], "seen": 7, "on": True}),
         (3, {"var": [5.0, 0.0], "seen": 5, "on": False}),
@@ -87,7 +88,7 @@ def test_raw_floats_are_averaged_and_integers_and_booleans_take_the_largest():
             "seen": np.array(raw["seen"], np.int64),
             "on": np.array(raw["on"]),
         }
-        mean.add(Dense(np.zeros(1, np.float32)), tensors, examples=n, local_steps=2)
+        mean.sums.add(Dense(np.zeros(1, np.float32)), tensors, examples=n, local_steps=2)
     merged = mean.raw()
     assert merged["var"].tolist() == [4.0, 0.5]
     assert (merged["seen"].shape, merged["seen"].dtype, int(merged["seen"])) == ((), np.int64, 7)
@@ -95,10 +96,10 @@ def test_raw_floats_are_averaged_and_integers_and_booleans_take_the_largest():
 
 
 def test_raw_half_precision_does_not_overflow_by_the_number_of_examples():
-    mean = Mean(1, normalise=False)
+    mean = Mean(Partial(1, normalise=False))
     for value in (100.0, 300.0):
         raw = {"scale": np.array(value, np.float16)}
-        mean.add(Dense(np.zeros(1, np.float32)), raw, examples=60_000, local_steps=1)
+        mean.sums.add(Dense(np.zeros(1, np.float32)), raw, examples=60_000, local_steps=1)
     assert float(mean.raw()["scale"]) == 200.0
 
 
