@@ -2,125 +2,342 @@
 
 Every flow gets its own access rate or the water level, whichever is lower, and the levels add up
 to the capacity (Bertsekas and Gallager, "Data Networks", 6.5.2). Rates change only at events: a
-flow begins, a flow ends, an access rate changes.
+flow begins, a flow ends, an access rate or the capacity changes.
+
+An event costs O(log n), not a look at all n flows. *Capped* flows run at their access rate, so
+their ends are known. *Level* flows all run at the water level, so one clock of work serves them:
+it counts the bits that each of them has had, and a flow ends when the clock reaches a fixed value.
+The clock of work is the virtual time of fair queueing (Demers, Keshav, Shenker, SIGCOMM 1989).
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from netem.rate import RateCurve
 
+UNITS = 2.0**60
+"""Bits and rates are whole numbers of this many units a bit.
 
-def fair_rates(access_bps: Sequence[float], capacity_bps: float) -> list[float]:
-    """Max-min fair rates, in the order given, of flows that are limited to ``access_bps`` each."""
-    rates = list(access_bps)
-    left_bps = capacity_bps
-    by_rate = sorted(range(len(rates)), key=rates.__getitem__)
-    for done, index in enumerate(by_rate):
-        level_bps = left_bps / (len(rates) - done)
-        if rates[index] > level_bps:
-            for above in by_rate[done:]:
-                rates[above] = level_bps
-            break
-        left_bps = max(0.0, left_bps - rates[index])
-    return rates
+Their sums are exact, so the order of simultaneous events leaves no trace, and a clock of work
+that has run for years still resolves a flow of one bit.
+"""
 
+WIDEST_BPS = 2.0**100
+"""What an infinite rate counts as."""
 
 ROUNDING_FRACTION = 1e-10
 """Share of a flow that rounding may leave over; it must not have to wait out an outage."""
 
-
-@dataclass(slots=True)
-class _Flow:
-    curve: RateCurve
-    size_bits: float
-    left_bits: float
-    """At the time of the last event."""
-    access_bps: float = 0.0
-    change_s: float = -math.inf
-    """When ``access_bps`` has to be looked up again."""
-    rate_bps: float = 0.0
-    finish_s: float = math.inf
-    """If nothing happens before."""
+_Queue = list[tuple[int, int]]
+"""Heap of (value, key of a flow). An entry that no longer holds is passed over at the top."""
 
 
 class SharedLink:
     """The server's link in one direction, and the flows on it.
 
-    The owner moves it from event to event: ``next_event_s`` says when the next one is due, and
-    ``advance_to`` goes there and names the flows that ended. Nothing is stored between events
-    that depends on when the owner looked, so a restored link continues to the same last bit.
+    ``capacity`` is a rate or a curve. The owner moves the link from event to event:
+    ``next_event_s`` says when the next one is due, and ``advance_to`` goes there and names the
+    flows that ended. Nothing is stored between events that depends on when the owner looked, so a
+    restored link continues to the same last bit.
     """
 
-    def __init__(self, capacity_bps: float, now_s: float = 0.0) -> None:
-        self.capacity_bps = capacity_bps
+    def __init__(self, capacity: RateCurve | float, now_s: float = 0.0) -> None:
+        self._curve = capacity if isinstance(capacity, RateCurve) else RateCurve.constant(capacity)
         self._now_s = now_s
-        self._flows: dict[int, _Flow] = {}
+        capacity_bps, self._capacity_change_s = self._curve.step_at(now_s)
+        self._capacity = _units(capacity_bps)
+        self._flows: dict[int, tuple[RateCurve, int]] = {}
+        """key -> access curve, size."""
+        self._access: dict[int, int] = {}
+        self._change_s: dict[int, float] = {}
+        """When ``_access`` has to be looked up again."""
+        self._capped: dict[int, tuple[int, float]] = {}
+        """key -> what was left, and when that was; since then it runs at its access rate."""
+        self._capped_sum = 0
+        self._level: dict[int, int] = {}
+        """key -> the work at which it ends."""
+        self._work = 0
+        """What a flow at the water level has had until ``_now_s``."""
+        self._level_rate = 0.0
+        """Units a second."""
+        self._parked: dict[int, tuple[int, float]] = {}
+        """``_capped`` of those that became level flows at ``_now_s``, in case they come back."""
+        self._due_s: dict[int, float] = {}
+        """When to look at a flow: a capped one may end, or an access rate change."""
+        self._due_queue: list[tuple[float, int]] = []
+        self._end_queue: _Queue = []
+        self._level_queue: _Queue = []
+        """Level flows, by access rate: the slowest is the first that the level may pass."""
+        self._capped_queue: _Queue = []
+        """Capped flows, by access rate, negative: the fastest is the first to meet the level."""
+        self._next_s: float | None = None
+        """None until the rates since the last event are known."""
 
     def add(self, key: int, size_bits: float, curve: RateCurve, now_s: float) -> None:
         """Begin a flow at ``now_s``, which may not lie after the next event."""
-        self._deliver(now_s)
-        self._flows[key] = _Flow(curve, size_bits, size_bits)
-        self._share()
+        self._move_to(now_s)
+        access_bps, self._change_s[key] = curve.step_at(now_s)
+        access, size = _units(access_bps), int(size_bits * UNITS)
+        self._flows[key] = (curve, size)
+        self._access[key] = access
+        if access * len(self._level) > self._capacity - self._capped_sum:
+            self._join_level(key, size)
+        else:
+            self._join_capped(key, size, now_s)
+        self._next_s = None
 
     def discard(self, key: int, now_s: float) -> None:
         """End a flow at ``now_s`` without its bits; nothing happens if there is none."""
         if key in self._flows:
-            self._deliver(now_s)
-            del self._flows[key]
-            self._share()
+            self._move_to(now_s)
+            self._forget(key)
+            self._next_s = None
 
     def next_event_s(self) -> float:
-        """When the next flow ends or the next access rate changes; inf when nothing will."""
-        return min(
-            (min(flow.finish_s, flow.change_s) for flow in self._flows.values()), default=math.inf
-        )
+        """When the next flow ends or the next rate changes; inf when nothing will."""
+        if self._next_s is None:
+            self._share()
+            self._next_s = min(self._next_due_s(), self._next_end_s(), self._capacity_change_s)
+        return self._next_s
 
     def advance_to(self, now_s: float) -> list[int]:
         """Go to ``now_s``, at most ``next_event_s()``; the keys of the flows that ended there."""
         if now_s < self.next_event_s():
             return []
-        self._deliver(now_s)
-        ended = sorted(key for key, flow in self._flows.items() if flow.finish_s <= now_s)
-        for key in ended:
-            del self._flows[key]
-        self._share()
-        return ended
+        ended: list[int] = []
+        while self._next_end_s() <= now_s:
+            ended.append(heappop(self._end_queue)[1])
+            self._forget(ended[-1])
+        self._move_to(now_s)
+        while self._next_due_s() <= now_s:
+            key = heappop(self._due_queue)[1]
+            del self._due_s[key]
+            if key in self._capped and self._finish_s(key) <= now_s:
+                ended.append(key)
+                self._forget(key)
+            else:
+                self._look_up(key)
+        if self._capacity_change_s <= now_s:
+            ended += self._change_capacity()
+        self._next_s = None
+        return sorted(ended)
+
+    def rates_bps(self) -> dict[int, float]:
+        """What every flow gets now."""
+        self.next_event_s()
+        return {
+            key: (self._level_rate if key in self._level else float(access)) / UNITS
+            for key, access in self._access.items()
+        }
 
     def copy(self) -> "SharedLink":
-        """A link that goes its own way from here."""
-        twin = SharedLink(self.capacity_bps, self._now_s)
-        twin._flows = {key: replace(flow) for key, flow in self._flows.items()}
+        """A link that goes its own way from here; costs a copy of some lists, not of flows."""
+        twin = SharedLink.__new__(SharedLink)
+        for name, value in self.__dict__.items():
+            setattr(twin, name, value.copy() if isinstance(value, dict | list) else value)
         return twin
 
     def state(self) -> dict[str, Any]:
         """JSON-able; the curves are the owner's to give back."""
-        flows = [[key, flow.size_bits, flow.left_bits] for key, flow in self._flows.items()]
-        return {"now_s": self._now_s, "flows": flows}
+        self.next_event_s()
+        flows = []
+        for key, (_, size) in self._flows.items():
+            left, since_s = self._capped.get(key) or self._parked.get(key) or (None, None)
+            rate = self._access[key], _or_none(self._change_s[key])
+            flows.append([key, size, *rate, self._level.get(key), left, since_s])
+        return {
+            "now_s": self._now_s,
+            "work": self._work,
+            "capacity": [self._capacity, _or_none(self._capacity_change_s)],
+            "flows": flows,
+        }
 
     def restore(self, state: dict[str, Any], curves: dict[int, RateCurve]) -> None:
         """Continue from ``state``; ``curves`` holds the access curve of each flow in it."""
-        self._now_s = state["now_s"]
-        self._flows = {key: _Flow(curves[key], size, left) for key, size, left in state["flows"]}
-        self._share()
+        self.__dict__.update(SharedLink(self._curve, state["now_s"]).__dict__)
+        self._work = state["work"]
+        self._capacity, change_s = state["capacity"]
+        self._capacity_change_s = _or_inf(change_s)
+        for key, size, access, access_change_s, end, left, since_s in state["flows"]:
+            self._flows[key] = (curves[key], size)
+            self._access[key], self._change_s[key] = access, _or_inf(access_change_s)
+            if end is None:
+                self._join_capped(key, left, since_s)
+                continue
+            self._join_level(key, end - self._work)
+            if left is not None:
+                self._parked[key] = (left, since_s)
+        self._next_s = None
 
-    def _deliver(self, now_s: float) -> None:
-        for flow in self._flows.values():
-            flow.left_bits = max(0.0, flow.left_bits - flow.rate_bps * (now_s - self._now_s))
-        self._now_s = now_s
+    def _move_to(self, now_s: float) -> None:
+        if now_s > self._now_s:
+            self.next_event_s()
+            if self._level:
+                self._work += int(self._level_rate * (now_s - self._now_s))
+            self._now_s = now_s
+            if self._parked:
+                self._parked.clear()
 
     def _share(self) -> None:
-        flows: Iterable[_Flow] = self._flows.values()
-        for flow in flows:
-            if flow.change_s <= self._now_s:
-                flow.access_bps = flow.curve.rate_at(self._now_s)
-                flow.change_s = flow.curve.next_change_s(self._now_s)
-        rates = fair_rates([flow.access_bps for flow in flows], self.capacity_bps)
-        for flow, rate_bps in zip(flows, rates, strict=True):
-            flow.rate_bps = rate_bps
-            if flow.left_bits <= ROUNDING_FRACTION * flow.size_bits:
-                flow.finish_s = self._now_s
+        """Move flows between the groups until the water level lies between them.
+
+        The level is never divided out to compare: whole numbers know a tie for sure.
+        """
+        free, level = self._capacity - self._capped_sum, len(self._level)
+        fastest, slowest = self._capped_queue, self._level_queue
+        while fastest:
+            access, key = -fastest[0][0], fastest[0][1]
+            if key not in self._capped or self._access[key] != access:
+                heappop(fastest)
+            elif access * level > free:
+                heappop(fastest)
+                self._leave_capped(key)
+                free, level = free + access, level + 1
             else:
-                flow.finish_s = self._now_s + flow.left_bits / rate_bps if rate_bps else math.inf
+                break
+        while slowest:
+            access, key = slowest[0]
+            if key not in self._level or self._access[key] != access:
+                heappop(slowest)
+            elif access * level <= free:
+                heappop(slowest)
+                self._leave_level(key)
+                free, level = free - access, level - 1
+            else:
+                break
+        self._level_rate = free / level if level else 0.0
+        self._compact()
+
+    def _leave_capped(self, key: int) -> None:
+        """From now on the water level holds this flow back."""
+        left, since_s = self._capped.pop(key)
+        self._parked[key] = (left, since_s)
+        self._capped_sum -= self._access[key]
+        self._join_level(key, self._left(left, since_s, self._access[key]))
+
+    def _leave_level(self, key: int) -> None:
+        """From now on its access rate holds this flow back, if it did not do so all the time."""
+        end = self._level.pop(key)
+        left, since_s = self._parked.pop(key, (max(0, end - self._work), self._now_s))
+        self._join_capped(key, left, since_s)
+
+    def _join_level(self, key: int, left: int) -> None:
+        end = self._level[key] = self._work + left
+        heappush(self._end_queue, (end, key))
+        heappush(self._level_queue, (self._access[key], key))
+        self._set_due(key, self._change_s[key])
+
+    def _join_capped(self, key: int, left: int, since_s: float) -> None:
+        access = self._access[key]
+        self._capped[key] = (left, since_s)
+        self._capped_sum += access
+        heappush(self._capped_queue, (-access, key))
+        self._set_due(key, min(self._finish_s(key), self._change_s[key]))
+
+    def _look_up(self, key: int) -> None:
+        """Take over the access rate that begins now."""
+        access_bps, change_s = self._flows[key][0].step_at(self._now_s)
+        access, before = _units(access_bps), self._access[key]
+        self._change_s[key], self._access[key] = change_s, access
+        if key in self._level:
+            if access != before:
+                self._parked.pop(key, None)
+                heappush(self._level_queue, (access, key))
+            self._set_due(key, change_s)
+            return
+        if access != before:
+            self._capped[key] = (self._left(*self._capped[key], before), self._now_s)
+            self._capped_sum += access - before
+            heappush(self._capped_queue, (-access, key))
+        self._set_due(key, min(self._finish_s(key), change_s))
+
+    def _change_capacity(self) -> list[int]:
+        """Take over the capacity that begins now; the flows that may not wait for more of it."""
+        before = self._capacity
+        capacity_bps, self._capacity_change_s = self._curve.step_at(self._now_s)
+        self._capacity = _units(capacity_bps)
+        ended = []
+        if self._capacity < before:
+            for key, (_, size) in self._flows.items():
+                if key in self._level:
+                    left = self._level[key] - self._work
+                else:
+                    left = self._left(*self._capped[key], self._access[key])
+                if left <= ROUNDING_FRACTION * size:
+                    ended.append(key)
+        for key in ended:
+            self._forget(key)
+        return ended
+
+    def _forget(self, key: int) -> None:
+        if self._level.pop(key, None) is None:
+            del self._capped[key]
+            self._capped_sum -= self._access[key]
+        self._parked.pop(key, None)
+        self._due_s.pop(key, None)
+        del self._flows[key], self._access[key], self._change_s[key]
+
+    def _left(self, left: int, since_s: float, access: int) -> int:
+        """What is left now of a capped flow."""
+        return max(0, left - int(access * (self._now_s - since_s)))
+
+    def _finish_s(self, key: int) -> float:
+        """When a capped flow ends at its present access rate."""
+        left, since_s = self._capped[key]
+        if left <= ROUNDING_FRACTION * self._flows[key][1]:
+            return since_s
+        access = self._access[key]
+        return since_s + left / access if access else math.inf
+
+    def _set_due(self, key: int, due_s: float) -> None:
+        if self._due_s.get(key) != due_s:
+            self._due_s[key] = due_s
+            if due_s < math.inf:
+                heappush(self._due_queue, (due_s, key))
+
+    def _next_due_s(self) -> float:
+        queue, due_s = self._due_queue, self._due_s
+        while queue and due_s.get(queue[0][1]) != queue[0][0]:
+            heappop(queue)
+        return queue[0][0] if queue else math.inf
+
+    def _next_end_s(self) -> float:
+        """When the first level flow ends if nothing happens before."""
+        queue, level = self._end_queue, self._level
+        while queue and level.get(queue[0][1]) != queue[0][0]:
+            heappop(queue)
+        if not queue:
+            return math.inf
+        left = queue[0][0] - self._work
+        if left <= 0:
+            return self._now_s
+        return self._now_s + left / self._level_rate if self._level_rate else math.inf
+
+    def _compact(self) -> None:
+        """Drop entries that no longer hold once they are the most: memory follows the flows."""
+        most = 4 * len(self._flows) + 64
+        if len(self._due_queue) > most:
+            self._due_queue = [(s, key) for key, s in self._due_s.items() if s < math.inf]
+            heapify(self._due_queue)
+        if len(self._end_queue) > most:
+            self._end_queue = [(end, key) for key, end in self._level.items()]
+            heapify(self._end_queue)
+        if len(self._level_queue) > most:
+            self._level_queue = [(self._access[key], key) for key in self._level]
+            heapify(self._level_queue)
+        if len(self._capped_queue) > most:
+            self._capped_queue = [(-self._access[key], key) for key in self._capped]
+            heapify(self._capped_queue)
+
+
+def _units(bits: float) -> int:
+    return int(min(bits, WIDEST_BPS) * UNITS)
+
+
+def _or_none(time_s: float) -> float | None:
+    return time_s if time_s < math.inf else None
+
+
+def _or_inf(time_s: float | None) -> float:
+    return math.inf if time_s is None else time_s

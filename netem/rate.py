@@ -235,12 +235,13 @@ class RateCurve:
     ) -> None:
         _check_outages(outages)
         self._steps = steps
-        self.period_s = period_s
         self.outages = outages
         self.gaps = gaps
-        self._cuts = tuple(edge_s for outage in outages for edge_s in outage)
-        self._entry_s = entry_s
-        self._factor = factor
+        # Plain floats: arithmetic with numpy's is several times as slow, and they spread.
+        self._cuts = tuple(float(edge_s) for outage in outages for edge_s in outage)
+        self.period_s = None if period_s is None else float(period_s)
+        self._entry_s = float(entry_s)
+        self._factor = float(factor)
 
     def _derived(self, steps: _Steps, entry_s: float, factor: float) -> "RateCurve":
         curve = RateCurve.__new__(RateCurve)

@@ -161,7 +161,7 @@ class Timeline:
         self._phases = {key: (self._transfer(self._open[key]), n) for key, n in state["phases"]}
         for way, link in self._shared.items():
             saved = state["shared"][way]
-            phases = {key: self._phases[key] for key, _, _ in saved["flows"]}
+            phases = {key: self._phases[key] for key, *_ in saved["flows"]}
             link.restore(saved, {key: t.phases[n].curve for key, (t, n) in phases.items()})
 
     def _fetch(self, exchange: Exchange, *, idle: bool) -> None:
