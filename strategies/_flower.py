@@ -56,6 +56,8 @@ class RoundBudget(Strategy):
         self._sent_s = 0.0
         self._outcome: Outcome | None = None
         self._step_norm: float | None = None
+        self._loses = False
+        """Whether the last round lacked updates: a sum without them would be made in vain."""
         self._uplink_bytes = 0
         self._round = 0
         self.stopped_by = ""
@@ -121,7 +123,8 @@ class RoundBudget(Strategy):
         self._codec.seals = moves_objects(grid)
         self._codec.advance(self.arrays(), plan.downlink)
         self._grid, self._plan, self._sent_s = grid, plan, _now_s(grid)
-        self._messages = messages_for(self._codec, plan)
+        sums = None if plan.deadline_s is not None or self._loses else self._controller.fednova
+        self._messages = messages_for(self._codec, plan, sums=sums)
         return self._messages
 
     def aggregate_train(
@@ -139,6 +142,7 @@ class RoundBudget(Strategy):
             sent_s=self._sent_s,
             fednova=self._controller.fednova,
         )
+        self._loses = self._outcome.mean.count < len(self._outcome.reports)
         self._step_norm = None
         if self._outcome.mean.count:
             step = self._optimizer.step(self._outcome.mean.step())

@@ -1,6 +1,7 @@
 """One simulated run: puts task, links, devices, workers, strategy and run folder together."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from strategies._flower import RoundBudget
 from strategies.server_app import controller_for
 
 CLIENT_APP = "clients.client_app:app"
+COHORT, WARM_UP = "clients.cohort_app:serve", "clients.cohort_app:warm_up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +65,37 @@ def run_experiment(
 
     ``stop`` is asked after each round, whose record and checkpoint are on disk by then.
     """
-    task = ServerTask(experiment)
-    folder.save_split(task.split())
-    nodes = list(range(1, experiment.partition.clients + 1))
-    examples = dict(zip(nodes, task.examples_per_client(), strict=True))
-    controller = controller_for(experiment)
-    strategy = RoundBudget(experiment, controller, examples, task.initial_arrays(), task.evaluate)
+    text, nodes = dump_toml(experiment), range(1, experiment.partition.clients + 1)
     pool = Pool(
         CLIENT_APP,
         workers=workers,
-        run_config={"experiment": dump_toml(experiment)},
+        run_config={"experiment": text},
         node_config_of=lambda node: _node_config(node, len(nodes), folder),
+        warm_up=WARM_UP,
+        cohort=COHORT if experiment.engine.batch else None,
     )
+    with closing(pool):
+        return _run(experiment, folder, pool, nodes, on_round, stop)
+
+
+def _run(
+    experiment: Experiment,
+    folder: RunFolder,
+    pool: Pool,
+    nodes: range,
+    on_round: Callable[[RoundRecord], None] | None,
+    stop: Callable[[], bool],
+) -> RunResult:
+    # While the workers start.
+    task = ServerTask(experiment)
+    folder.save_split(task.split())
+    examples = dict(zip(nodes, task.examples_per_client(), strict=True))
+    controller = controller_for(experiment)
+    strategy = RoundBudget(experiment, controller, examples, task.initial_arrays(), task.evaluate)
     # Sums over several threads differ in the last bits from sums over one.
-    with threadpool_limits(1), pool:
+    with threadpool_limits(1):
         grid = _grid(experiment, nodes, pool, task.flops_per_sample())
+        pool.wait_ready()
         records = _resume(folder, strategy, grid)
         stopped_by = strategy.stopped_by
         for record in strategy.rounds(grid):
@@ -94,7 +112,7 @@ def run_experiment(
     return RunResult(stopped_by, records, model_sha256)
 
 
-def _grid(experiment: Experiment, nodes: list[int], pool: Pool, flops: float) -> VirtualGrid:
+def _grid(experiment: Experiment, nodes: range, pool: Pool, flops: float) -> VirtualGrid:
     """The emulated network with these nodes on it, at virtual second 0."""
     network, devices, seed = experiment.network, experiment.devices, experiment.run.seed
     links = {node: link_for(network.link, network.options, seed, node) for node in nodes}

@@ -170,6 +170,13 @@ class ServerOptimizer(Section):
     """Added to the root of the second moment: smaller adapts more."""
 
 
+class Engine(Section):
+    """How a simulation uses this machine; what comes out does not depend on it."""
+
+    batch: bool = True
+    """Serve clients of a round together, and sum their updates where they were made."""
+
+
 class Entry(Section):
     """One strategy of a comparison: the experiment with some keys set otherwise."""
 
@@ -199,6 +206,7 @@ class Experiment(Section):
     cohort: Cohort = Cohort()
     strategy: StrategyConfig = StrategyConfig()
     server: ServerOptimizer = ServerOptimizer()
+    engine: Engine = Engine()
     compare: Compare = Compare()
 
     @model_validator(mode="after")

@@ -29,6 +29,8 @@ ROUNDS = "rounds.jsonl"
 RESULT = "result.json"
 MODEL = "model.safetensors"
 SPLIT = "split.json"
+_FREE = "engine."
+"""Keys that results do not depend on, so that a run may go on with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,8 @@ def _first_difference(file: Path, experiment: Experiment) -> str:
         return f"its {EXPERIMENT} is not valid TOML"
     here = dict(_leaves(tomllib.loads(dump_toml(experiment))))
     for key in [*here, *there]:
+        if key.startswith(_FREE):
+            continue
         if here.get(key) != there.get(key):
             return f"{key} is {_shown(there, key)} there and {_shown(here, key)} now"
     return ""
