@@ -8,10 +8,11 @@ docs/benchmarks/links.md; with ``--resume FILE`` an interrupted run goes on wher
 """
 
 import argparse
-import importlib
+import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,6 @@ from benchmarks import links_kernel, links_proxy, links_recorded
 from benchmarks.links_cells import Cell, Row, Store, code_digest, finished, load_text
 from benchmarks.links_page import HEADINGS, write_page
 from benchmarks.provenance import provenance
-
-_BARS = {"proxy alone": "benchmarks.proxy", "fair sharing": "benchmarks.fair"}
-"""Section to the module whose ``bars(quick)`` yields name, bound, measured and at_least."""
 
 Skipped = dict[str, str]
 
@@ -52,32 +50,60 @@ def recorded_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
     yield from finished(cells, store, links_proxy.WORKERS)
 
 
-def bars_rows(section: str) -> Callable[[bool, Store, Skipped], Iterator[Row]]:
-    """The bars of another benchmark as rows."""
+def proxy_alone_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
+    """The bars of the proxy's own benchmark; its recordings are those of another section here."""
+    from benchmarks import proxy
 
-    def rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
-        try:
-            module = importlib.import_module(_BARS[section])
-        except ImportError as error:
-            skipped[section] = str(error)
-            return
-        for bar in module.bars(quick):
-            yield Row(
-                section=section,
-                name=bar.name,
-                bound=bar.bound,
-                measured=bar.measured,
-                at_least=bar.at_least,
-            )
+    parts = (proxy.rate_rows, proxy.crowd_rows, proxy.fault_rows, proxy.drop_rows)
+    for part in parts[2:3] if quick else parts:
+        measure = partial(_run, part, quick)
+        yield from _kept("proxy alone", part.__name__, store, measure)
 
-    return rows
+
+def fair_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
+    """The bars of the fair sharing's own benchmark."""
+    from benchmarks import fair
+
+    yield from _kept("fair sharing", "bars", store, partial(fair.bars, quick))
+
+
+def _run(part: Callable[[bool], Coroutine[Any, Any, list[Any]]], quick: bool) -> list[Any]:
+    return asyncio.run(part(quick))
+
+
+def _kept(
+    section: str, part: str, store: Store, measure: Callable[[], Iterable[Any]]
+) -> Iterator[Row]:
+    """Rows of a part of another benchmark, from ``store`` or measured now."""
+    kept = store.part(section, part)
+    if kept:
+        yield from kept
+        return
+    head = ""
+    for bar in list(measure()):  # all of them, before the first is kept
+        name = bar.name.strip()
+        if bar.name.startswith(" "):
+            name = f"{head}: {name}"
+        else:
+            head = name.partition(":")[0]
+        row = Row(
+            section=section,
+            part=part,
+            name=name,
+            bound=bar.bound,
+            measured=float(bar.measured),
+            at_least=getattr(bar, "at_least", False),
+        )
+        store.add(row)
+        yield row
 
 
 SECTIONS: dict[str, Callable[[bool, Store, Skipped], Iterator[Row]]] = {
     links_recorded.SECTION: recorded_rows,
     links_kernel.SECTION: kernel_rows,
     links_proxy.SECTION: proxy_rows,
-    **{section: bars_rows(section) for section in _BARS},
+    "proxy alone": proxy_alone_rows,
+    "fair sharing": fair_rows,
 }
 
 
@@ -92,9 +118,12 @@ def run(sections: Iterable[str], quick: bool, store: Store) -> dict[str, Any]:
     load = load_text()
     for section in sections:
         print(HEADINGS[section], flush=True)
-        for row in SECTIONS[section](quick, store, skipped):
-            rows.append(row)
-            print(row.line(), flush=True)
+        try:
+            for row in SECTIONS[section](quick, store, skipped):
+                rows.append(row)
+                print(row.line(), flush=True)
+        except ImportError as error:
+            skipped[section] = str(error)
         if section in skipped:
             print(f"     left out: {skipped[section]}")
     source = provenance() | {"load": f"{load} at the beginning, {load_text()} at the end"}

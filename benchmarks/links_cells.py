@@ -31,6 +31,8 @@ class Row:
     unit: str = ""
     """Of ``expected`` and ``found``; empty where there are none."""
     repeats: int = 1
+    part: str = ""
+    """Of the section; what is measured, and kept, as a whole."""
     fitted: bool = False
     """Whether the model was fitted on this link."""
     note: str = ""
@@ -121,6 +123,12 @@ class Store:
         """The finished row of that name, if there is one."""
         found = self._rows.get((row.section, row.name))
         self.taken_up += found is not None
+        return found
+
+    def part(self, section: str, part: str) -> list[Row]:
+        """The finished rows of a part of a section; empty where it is still to be measured."""
+        found = [row for row in self._rows.values() if (row.section, row.part) == (section, part)]
+        self.taken_up += len(found)
         return found
 
     def add(self, row: Row) -> None:
