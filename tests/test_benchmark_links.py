@@ -92,3 +92,18 @@ def test_a_page_tells_what_was_reached_and_what_was_left_out(tmp_path):
     assert "| broken (no port) |  |  | failed |  | **no** |  |" in text
     assert "0 of 2" in text
     assert "kernel: needs root" in text
+
+
+def test_a_part_is_taken_up_as_a_whole_and_only_that_part(tmp_path):
+    path = tmp_path / "kept.jsonl"
+    rows = [
+        dataclasses.replace(compared(ROW, 2.0, 2.01), name=name, part=part)
+        for name, part in (("one", "a"), ("two", "a"), ("three", "b"))
+    ]
+    first = Store(path, "code")
+    for row in rows:
+        first.add(row)
+
+    assert Store(path, "code").part("proxy", "a") == rows[:2]
+    assert Store(path, "code").part("kernel", "a") == []
+    assert first.part("proxy", "a") == []
