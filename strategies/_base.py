@@ -59,21 +59,25 @@ class Scene:
         round_number: int,
         local_steps: Mapping[int, int],
         *,
-        uplink: str | Mapping[int, str],
-        downlink: str,
-        deadline_s: float | None,
         reason: str,
+        uplink: str | Mapping[int, str] | None = None,
+        downlink: str | None = None,
+        deadline_s: float | None = None,
         reasons: Mapping[int, str] | None = None,
         proximal_mu: float | None = None,
     ) -> RoundPlan:
-        """A plan for the nodes in ``local_steps``; the experiment's deadline caps the given one."""
+        """A plan for the nodes in ``local_steps``; codecs that are not given are the experiment's.
+
+        The experiment's deadline caps the given one.
+        """
+        up = self.uplink if uplink is None else uplink
         given = [limit for limit in (deadline_s, self.deadline_s) if limit is not None]
         clients = tuple(
             ClientPlan(
                 node_id=node,
                 local_steps=steps,
                 lr=self.lr,
-                uplink=uplink if isinstance(uplink, str) else uplink[node],
+                uplink=up if isinstance(up, str) else up[node],
                 reason=(reasons or {}).get(node, ""),
                 proximal_mu=proximal_mu,
             )
@@ -82,7 +86,7 @@ class Scene:
         return RoundPlan(
             round=round_number,
             clients=clients,
-            downlink=downlink,
+            downlink=self.downlink if downlink is None else downlink,
             deadline_s=min(given, default=None),
             reason=reason,
         )

@@ -33,6 +33,15 @@ def mean_energy(record: RoundRecord) -> float | None:
     )
 
 
+def overhead_bytes(record: RoundRecord, expected: Mapping[int, float], before: float) -> float:
+    """Median of what the accepted uploads took beyond their node's ``expected`` bytes, at least 0.
+
+    ``before`` where nobody was accepted.
+    """
+    extra = [r.uplink_bytes - expected[r.node_id] for r in record.reports if r.accepted]
+    return max(0.0, float(np.median(extra))) if extra else before
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """One node: seconds = exchange_s + local_steps * step_s."""

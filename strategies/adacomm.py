@@ -65,9 +65,6 @@ class AdaComm:
         return scene.plan(
             round_number,
             dict.fromkeys(scene.sample(round_number), state.steps),
-            uplink=scene.uplink,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"adacomm: {state.steps} steps until {state.due_s:.0f} s",
         )
 

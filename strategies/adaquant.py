@@ -57,8 +57,6 @@ class AdaQuant:
             round_number,
             scene.work(scene.sample(round_number), self.local_epochs),
             uplink=offer.spec,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"adaquant: {levels} levels, {bits_of(levels)} bits",
         )
 

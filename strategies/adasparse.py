@@ -89,8 +89,6 @@ class AdaSparse:
             round_number,
             scene.work(scene.sample(round_number), self.local_epochs),
             uplink=spec,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"adasparse: {'probes' if is_probe else 'keeps'} {spec}",
         )
 

@@ -79,9 +79,6 @@ class CostEffective:
         return scene.plan(
             round_number,
             dict.fromkeys(nodes, steps),
-            uplink=scene.uplink,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"{reason}, {steps} steps of {len(nodes)} clients",
         )
 

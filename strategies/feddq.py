@@ -62,8 +62,6 @@ class FedDq:
             round_number,
             steps,
             uplink={node: quantizer(count, scene.feedback).spec for node, count in bits.items()},
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"feddq: {min(bits.values())} to {max(bits.values())} bits",
         )
 

@@ -84,8 +84,6 @@ class FedLuck:
                 round_number,
                 scene.work(nodes, 1),
                 uplink="none",
-                downlink=scene.downlink,
-                deadline_s=None,
                 reason="fedluck: measures a step and a whole upload",
             )
         mean = Speed(
@@ -98,8 +96,6 @@ class FedLuck:
             round_number,
             {node: steps for node, (steps, _) in zip(nodes, chosen, strict=True)},
             uplink={n: sparsifier(part) for n, (_, part) in zip(nodes, chosen, strict=True)},
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"fedluck: least bound for aggregation every {state.period_s:.2f} s",
         )
 

@@ -63,9 +63,6 @@ class FedProx:
         return scene.plan(
             round_number,
             steps,
-            uplink=scene.uplink,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"fedprox: mu = {state.mu:g}, {len(slow)} clients with less work",
             reasons={node: f"{steps[node]} of {full[node]} in {clock_s:.1f} s" for node in slow},
             proximal_mu=state.mu,

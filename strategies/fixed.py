@@ -41,9 +41,6 @@ class Fixed:
         return scene.plan(
             round_number,
             steps,
-            uplink=scene.uplink,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"fixed: {work}",
         )
 

@@ -103,9 +103,6 @@ class Jsac:
         return scene.plan(
             round_number,
             dict.fromkeys(scene.sample(round_number), state.steps),
-            uplink=scene.uplink,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"jsac: {state.steps} steps of least bound{why}",
         )
 

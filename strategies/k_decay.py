@@ -63,9 +63,6 @@ class KDecay:
         return scene.plan(
             round_number,
             dict.fromkeys(scene.sample(round_number), steps),
-            uplink=scene.uplink,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"k_decay by {self.rule}: {steps} of {self.initial_steps} steps",
         )
 

@@ -13,6 +13,7 @@ from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
 from strategies._estimate import Estimates
 from strategies._options import require_between, require_whole
+from strategies._signals import overhead_bytes
 from strategies._specs import fraction_within, sparsifier, sparsifier_bits
 
 
@@ -62,8 +63,6 @@ class Kimad:
             round_number,
             steps,
             uplink={node: sparsifier(fraction) for node, fraction in kept.items()},
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"kimad: top {min(kept.values()):.3g} to {max(kept.values()):.3g}, t = {limit}",
         )
 
@@ -71,17 +70,12 @@ class Kimad:
         """Learn the links; the first round that was answered sets t where it is not given."""
         sent = self.fractions(scene, state, [c.node_id for c in record.plan.clients])
         estimates, _ = state.estimates.seen(record.reports)
-        accepted = [r for r in record.reports if r.accepted]
-        uploads_s = [r.upload_s for r in accepted if r.upload_s]
+        uploads_s = [r.upload_s for r in record.reports if r.accepted and r.upload_s]
         upload_s = state.upload_s
         if upload_s is None and uploads_s:
             upload_s = float(np.median(uploads_s))
-        extra = [
-            r.uplink_bytes - scene.parameters * sparsifier_bits(sent[r.node_id]) / 8
-            for r in accepted
-        ]
-        overhead = float(np.median(extra)) if extra else state.overhead_bytes
-        return State(estimates, upload_s, max(0.0, overhead))
+        expected = {n: scene.parameters * sparsifier_bits(kept) / 8 for n, kept in sent.items()}
+        return State(estimates, upload_s, overhead_bytes(record, expected, state.overhead_bytes))
 
     def fractions(self, scene: Scene, state: State, nodes: list[int]) -> dict[int, float]:
         """The share of values of each node."""

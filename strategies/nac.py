@@ -23,6 +23,7 @@ from strategies._estimate import Estimates
 from strategies._offers import Offer
 from strategies._options import require_whole
 from strategies._search import Cohort
+from strategies._signals import overhead_bytes
 from strategies._specs import QUANTIZERS, quantizer
 
 
@@ -74,8 +75,6 @@ class Nac:
             round_number,
             steps,
             uplink={node: offer.spec for node, offer in chosen.items()},
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=(
                 f"nac: {spread[0]:.0f} to {spread[-1]:.0f} bits at r = {state.rounds_factor:.3f}, "
                 f"d = {state.duration_s:.1f} s"
@@ -87,11 +86,7 @@ class Nac:
         estimates, _ = state.estimates.seen(record.reports)
         offers = {offer.spec: offer for offer in QUANTIZERS[scene.feedback]}
         sent = {client.node_id: offers[client.uplink] for client in record.plan.clients}
-        extra = [
-            r.uplink_bytes - sent[r.node_id].size_bytes(scene.parameters, 0.0)
-            for r in record.reports
-            if r.accepted
-        ]
+        expected = {n: offer.size_bytes(scene.parameters, 0.0) for n, offer in sent.items()}
         count = state.rounds + 1
         h = rounds_of([offer.nmse for offer in sent.values()])
         d = record.end_s - record.start_s
@@ -100,7 +95,7 @@ class Nac:
             rounds_factor=state.rounds_factor + (h - state.rounds_factor) / count,
             duration_s=state.duration_s + (d - state.duration_s) / count,
             rounds=count,
-            overhead_bytes=max(0.0, min(extra)) if extra else state.overhead_bytes,
+            overhead_bytes=overhead_bytes(record, expected, state.overhead_bytes),
             down_bytes=record.downlink_bytes / len(sent),
         )
 

@@ -96,9 +96,6 @@ class Oort:
         return scene.plan(
             round_number,
             scene.work(sorted(known + new), self.local_epochs),
-            uplink=scene.uplink,
-            downlink=scene.downlink,
-            deadline_s=None,
             reason=f"oort: {len(known)} by utility, {len(new)} to explore, T = {limit_s:.1f} s",
             reasons=dict.fromkeys(new, "to explore"),
         )

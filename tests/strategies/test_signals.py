@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from fedsys.types import ClientReport
-from strategies._signals import Pace, Paces, mean_energy, pace_of, received_loss, slowest, weighted
+from strategies._signals import (
+    Pace,
+    Paces,
+    mean_energy,
+    overhead_bytes,
+    pace_of,
+    received_loss,
+    slowest,
+    weighted,
+)
 
 
 def report(node, **figures):
@@ -31,6 +40,19 @@ def test_losses_and_norms_of_refused_updates_do_not_count():
     assert received_loss(record) == 3.5
     # (1 * 9 + 3 * 1) / 4
     assert mean_energy(record) == 3.0
+
+
+def test_the_overhead_is_the_median_of_what_came_beyond_what_was_expected():
+    record = Record(
+        report(1, uplink_bytes=110),
+        report(2, uplink_bytes=230),
+        report(3, uplink_bytes=990),
+        report(4, uplink_bytes=9999, accepted=False),
+    )
+    expected = {1: 100.0, 2: 200.0, 3: 300.0, 4: 0.0}
+    assert overhead_bytes(record, expected, 5.0) == 30.0
+    assert overhead_bytes(record, dict.fromkeys(expected, 1e6), 5.0) == 0.0
+    assert overhead_bytes(Record(), expected, 5.0) == 5.0
 
 
 def test_a_pace_is_the_time_of_a_step_and_all_the_rest():
