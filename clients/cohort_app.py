@@ -7,19 +7,18 @@ packets are measured and not made.
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 from flwr.app import Context, Message
 
 from clients.cohort import Job, Trained, train_cohort
-from clients.session import METRICS, figures_of, job_for, workplace_of
+from clients.session import METRICS, client_of, figures_of, job_for, workplace_of
 from clients.train import Diverged
 from clients.weights import Weights
 from clients.workplace import Workplace, workplace_for
 from fedsys.middleware.brief import Brief, Briefs
 from fedsys.middleware.control import RECORD
-from fedsys.middleware.exchange import Coded, Opened, code_update, open_packet
+from fedsys.middleware.exchange import Opened, code_update, open_packet
 from fedsys.middleware.server import would_accept
 from fedsys.middleware.store import HeldModel
 from fedsys.partial import Partial
@@ -44,21 +43,23 @@ def serve(
     place = workplace_of(contexts[0])
     asked: list[_Asked] = []
     briefs: dict[int, Brief] = {}
+    known: dict[int, _Asked] = {}
     for number, (message, context) in enumerate(zip(messages, contexts, strict=True)):
         try:
-            opened = open_packet(message.content, context)
-            if opened is None or opened.control.seals:
-                return None
-            start = _start(place, opened.model)
-            asked.append(_Asked(number, opened, job_for(place, message, context, start)))
+            one = _asked(place, number, message, context, known.get(id(message.content)))
         except Exception:
             briefs[number] = Brief(error=traceback.format_exc())
+            continue
+        if one is None:
+            return None
+        known[id(message.content)] = one
+        asked.append(one)
     partial = None
     if sums is not None and asked and not asked[0].opened.model.schema.raw_n_bytes:
         partial = Partial(asked[0].opened.model.schema.n, normalise=sums)
     trained = train_cohort(place, [one.job for one in asked])
     for one, outcome in zip(asked, trained, strict=True):
-        briefs[one.number] = _brief(place, one.opened, outcome, partial)
+        briefs[one.number] = _brief(place, one, outcome, partial)
     return Briefs([briefs[number] for number in range(len(messages))], partial)
 
 
@@ -68,57 +69,59 @@ class _Asked:
     """Place of its message."""
     opened: Opened
     job: Job
+    is_flat: bool
+    """Whether the coded values are the model's flat vector, tensor by tensor."""
+
+
+def _asked(
+    place: Workplace, number: int, message: Message, context: Context, same: _Asked | None
+) -> _Asked | None:
+    """What the message asks for; ``same`` is what one with the same content did, if any has.
+
+    None if it is for the ClientApp alone.
+    """
+    if same is not None and not same.opened.control.oldest_version:
+        opened = replace(same.opened, node=context.node_id)
+        job = replace(same.job, client=client_of(context))
+        return _Asked(number, opened, job, same.is_flat)
+    found = open_packet(message.content, context)
+    if found is None or found.control.seals:
+        return None
+    is_flat = _is_flat(place, found.model)
+    model = found.model
+    start = Weights(model.flat()) if is_flat else place.layout.weights(model.arrays())
+    return _Asked(number, found, job_for(place, message, context, start), is_flat)
 
 
 def _brief(
-    place: Workplace, opened: Opened, trained: Trained | Diverged, partial: Partial | None
+    place: Workplace, asked: _Asked, trained: Trained | Diverged, partial: Partial | None
 ) -> Brief:
+    opened = asked.opened
     try:
         if isinstance(trained, Diverged):
             raise trained
-        flat, raw, exact = _split(place, opened.model, trained.weights)
+        flat, raw, exact = trained.weights.flat, b"", None
+        if not asked.is_flat:
+            arrays = place.layout.arrays(trained.weights)
+            flat, raw = opened.model.schema.split(arrays)
+            exact = opened.model.schema.split_exact(arrays)[0]
         coded = code_update(opened, flat, raw, exact)
         metrics = {METRICS: figures_of(trained), RECORD: coded.figures}
-        if partial is not None and _is_summed(opened, trained, coded, raw):
-            partial.add(
-                coded.update,
-                {},
-                examples=trained.examples,
-                local_steps=trained.result.local_steps,
-                norm2=coded.norm2,
-            )
-            return Brief(coded.packet_bytes(opened, raw), opened.record, metrics)
-        return Brief(coded.packet(opened, raw), opened.record, metrics)
+        size_bytes = coded.packet_bytes(opened, raw)
+        is_fit = would_accept(opened.model.schema, size_bytes, coded.norm2)
+        if partial is None or not is_fit or not trained.examples:
+            # The server is to say itself why it refuses an update.
+            return Brief(coded.packet(opened, raw), opened.record, metrics)
+        steps = trained.result.local_steps
+        partial.add(
+            coded.update, {}, examples=trained.examples, local_steps=steps, norm2=coded.norm2
+        )
+        return Brief(size_bytes, opened.record, metrics)
     except Exception:
         return Brief(error=traceback.format_exc())
 
 
-def _is_summed(opened: Opened, trained: Trained, coded: Coded, raw: bytes) -> bool:
-    """Whether the server would use the update; if not, it gets the packet, and says why."""
-    size_bytes = coded.packet_bytes(opened, raw)
-    return trained.examples > 0 and would_accept(opened.model.schema, size_bytes, coded.norm2)
-
-
-def _start(place: Workplace, model: HeldModel) -> Weights:
-    """The received model as training takes it."""
-    if _is_flat(place, model):
-        return Weights(model.flat())
-    return place.layout.weights(model.arrays())
-
-
-def _split(
-    place: Workplace, model: HeldModel, weights: Weights
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.float32]], bytes, bytes | None]:
-    """Coded values, raw bytes and, unless all are float32, the coded tensors' own bytes."""
-    if _is_flat(place, model):
-        return weights.flat, b"", None
-    arrays = place.layout.arrays(weights)
-    flat, raw = model.schema.split(arrays)
-    return flat, raw, model.schema.split_exact(arrays)[0]
-
-
 def _is_flat(place: Workplace, model: HeldModel) -> bool:
-    """Whether the coded values are the model's flat vector, tensor by tensor."""
     schema, layout = model.schema, place.layout
     shapes = tuple((tensor.name, tensor.shape) for tensor in schema.tensors)
     return (

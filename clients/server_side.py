@@ -12,6 +12,7 @@ import torch
 
 from clients.data.federated import federated_data
 from clients.evaluate import evaluate
+from clients.fast_conv import speed_up
 from clients.weights import Array, build_model, load_arrays, to_arrays
 from fedsys.config.schema import Experiment
 
@@ -29,7 +30,8 @@ class ServerTask:
         self._seed = experiment.run.seed
         self._data = federated_data(experiment)
         self._test = self._data.task.test_data()
-        self._model = build_model(self._data.task, self._seed)
+        model = build_model(self._data.task, self._seed)
+        self._model = speed_up(model, experiment.training.fast_conv, torch.device("cpu"))
         self.metric: str = self._data.task.metric
 
     def initial_arrays(self) -> dict[str, Array]:

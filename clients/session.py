@@ -43,7 +43,7 @@ def train_reply(message: Message, context: Context) -> Message:
 
 def job_for(place: Workplace, message: Message, context: Context, start: Weights) -> Job:
     """What the message asks of this client, beginning from ``start``."""
-    client, config, training = _client(context), _config(message), place.experiment.training
+    client, config, training = client_of(context), _config(message), place.experiment.training
     steps = _whole(config, "local-steps", 0, at_least=1) if "local-steps" in config else None
     return Job(
         client=client,
@@ -74,7 +74,7 @@ def evaluate_reply(message: Message, context: Context) -> Message:
     """
     place = workplace_of(context)
     load_arrays(place.model, _received(message))
-    x, y = place.data.of_client(_client(context))
+    x, y = place.data.of_client(client_of(context))
     x, y = x.to(place.device), y.to(place.device)
     loss, metric, count = evaluate(place.model, place.data.task, x, y)
     examples = len(x) if count else 0
@@ -93,7 +93,8 @@ def workplace_of(context: Context) -> Workplace:
     return workplace_for(text)
 
 
-def _client(context: Context) -> int:
+def client_of(context: Context) -> int:
+    """Number of the client that this node plays; ConfigError if its node config does not say."""
     number = context.node_config.get("partition-id")
     if not isinstance(number, int) or isinstance(number, bool):
         raise ConfigError(f"node config: 'partition-id' must be a whole number, got {number!r}")

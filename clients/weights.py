@@ -124,11 +124,6 @@ def build_model(task: Task, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         seed_torch(seed_for(seed, "model"))
         model = task.build_model()
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            # The same values in another order in memory: 1.4 times faster on a CPU.
-            weight = module.weight.data.contiguous(memory_format=torch.channels_last)
-            module.weight.data = weight
     return model
 
 

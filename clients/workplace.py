@@ -8,6 +8,7 @@ from torch import nn
 
 from clients.data.federated import FederatedData, federated_data
 from clients.device import choose_device
+from clients.fast_conv import speed_up
 from clients.stack import Stack, stack_for
 from clients.weights import Exchange, Layout, build_model
 from fedsys.config.load import parse_experiment
@@ -39,7 +40,8 @@ def workplace_for(text: str) -> Workplace:
     experiment = parse_experiment(text, where="run config")
     data = federated_data(experiment)
     device = choose_device(experiment.training.device)
-    model = build_model(data.task, experiment.run.seed).to(device)
+    model = build_model(data.task, experiment.run.seed)
+    model = speed_up(model, experiment.training.fast_conv, device).to(device)
     weights = Exchange(model)
     stack = None
     if device.type == "cpu":
