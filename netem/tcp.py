@@ -6,6 +6,7 @@ for the window of CUBIC; RFC 6928 for the first window.
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -25,6 +26,8 @@ BBR_PROBE_S = 10.0
 BBR_LAG_ROUNDS = 0.1
 """Round trips by which BBR's pacing lags behind bursts, for each doubling after the second."""
 BBR_MOST_LAG_ROUNDS = 0.25
+BBR_HELD_ROUNDS = 2
+"""Rounds in a row for which losses keep BBR's window from growing."""
 
 
 def wire_bits(size_bytes: int, way: Direction, tls: bool) -> float:
@@ -48,17 +51,25 @@ def handshake_s(link: Link) -> float:
 
 
 def growth_stall_s(
-    curve: RateCurve, start_s: float, size_bits: float, rtt_s: float, packet: float
+    curve: RateCurve,
+    start_s: float,
+    size_bits: float,
+    rtt_s: float,
+    packet: float,
+    runs: Iterator[tuple[int, int]] | None = None,
 ) -> tuple[float, int]:
     """Seconds the sender idles for acknowledgements, and how often its window doubled meanwhile.
 
     Each round sends one window and waits out the round trip, until a window takes longer to send
     than the round trip takes, or the message ends. The first window holds one packet less: the
-    head of an HTTP message leaves in a packet of its own.
+    head of an HTTP message leaves in a packet of its own. With ``runs`` of losses the window holds
+    still after a round with one, as BBR's does, but for no more than ``BBR_HELD_ROUNDS`` in a row.
     """
     stall_s, doublings, now_s = 0.0, 0, start_s
     window = FIRST_WINDOW_PACKETS
     left_bits = size_bits + packet
+    lost = next(runs)[0] if runs is not None else math.inf
+    sent, held_rounds = 0, 0
     while left_bits > window * packet:
         sending_s = curve.finish_s(now_s, window * packet) - now_s
         if sending_s >= rtt_s:
@@ -66,8 +77,13 @@ def growth_stall_s(
         stall_s += rtt_s - sending_s
         now_s += rtt_s
         left_bits -= window * packet
-        window *= 2
-        doublings += 1
+        sent += window
+        held_rounds = held_rounds + 1 if lost < sent and held_rounds < BBR_HELD_ROUNDS else 0
+        while lost < sent and runs is not None:
+            lost = next(runs)[0]
+        if not held_rounds:
+            window *= 2
+            doublings += 1
     return stall_s, doublings
 
 

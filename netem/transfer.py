@@ -28,6 +28,10 @@ from netem.tcp import (
     wire_bits,
 )
 
+MAX_ATTEMPTS = 50
+"""Connections in a row that outages may break before a transfer is given up."""
+_DEAD = RateCurve.constant(0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -46,6 +50,8 @@ class Transfer:
     phases: tuple[Phase, ...]
     tail_s: float
     """From the last bit leaving to the last arrival: delay, jitter, what was lost at the end."""
+    gives_up_s: float = math.inf
+    """When the last of ``MAX_ATTEMPTS`` connections broke."""
 
     def finish_s(self) -> float:
         """When the last byte arrives if nothing else shares the way; inf if it never does."""
@@ -55,8 +61,8 @@ class Transfer:
         return now_s + self.tail_s
 
     def dead_from_s(self) -> float:
-        """The moment from which the way is dead for good; not before the transfer's start."""
-        return max(self.start_s, self.phases[0].curve.dead_from_s())
+        """From when on the transfer cannot end any more; not before its start, inf if it can."""
+        return max(self.start_s, min(self.phases[0].curve.dead_from_s(), self.gives_up_s))
 
 
 def plan_transfer(
@@ -116,12 +122,13 @@ def _bbr(
     ready_s: float,
     losses: np.random.Generator | None,
 ) -> tuple[tuple[Phase, ...], float]:
-    """BBR does not answer loss; it pays for lost packets, for its probing, and at the end.
+    """BBR does not answer loss; it pays for it at the start, by the packet, and at the end.
 
     From the second 10 s on it keeps ``BBR_SHARE_FRACTION``.
     """
     rtt_s, packet, begin_s = link.mean_rtt_s, packet_bits(way), start_s + ready_s
-    stall_s, doublings = growth_stall_s(way.curve, begin_s, size_bits, rtt_s, packet)
+    runs = loss_runs(losses, way.loss_fraction, way.loss_burst_packets) if losses else None
+    stall_s, doublings = growth_stall_s(way.curve, begin_s, size_bits, rtt_s, packet, runs)
     wait_s = ready_s + stall_s + bbr_lag_s(doublings, rtt_s)
     kept = 1 - way.loss_fraction if losses is not None else 1.0
     curve, late_s = _limited(way.curve, kept), 0.0
@@ -216,7 +223,9 @@ def _with_restarts(
     attempt, done_s = transfer, resumed_s
     wasted: tuple[Phase, ...] = ()
     through_s = transfer.start_s
-    while done_s < math.inf:
+    for turn in range(MAX_ATTEMPTS):
+        if done_s == math.inf:
+            break
         last_bit_s = done_s - attempt.tail_s
         stop = way.curve.next_stop(attempt.start_s, last_bit_s, link.idle_timeout_s)
         if stop is None:
@@ -228,6 +237,9 @@ def _with_restarts(
             wait_s = attempt.start_s - through_s + first.wait_s
             wasted = (*wasted, Phase(wait_s, first.size_bits, first.curve), *parts[1:])
             through_s = stop_s - idle_s
+        if turn == MAX_ATTEMPTS - 1:
+            never = Phase(0.0, size_bits, _DEAD)
+            return Transfer(transfer.start_s, (*wasted, never), tail_s, gives_up_s=stop_s)
         attempt = _once(link, way, size_bits, back_s, ready_s, tail_s, rng)
         done_s = attempt.finish_s()
     if attempt is transfer:
