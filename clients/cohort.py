@@ -5,13 +5,18 @@ What a client gets depends on its job alone: not on the other jobs, nor on their
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from clients.data.feed import examples_of
 from clients.data.loader import Step, local_steps, steps_per_epoch
 from clients.device import seed_torch
 from clients.stack import Stack, rows_for
 from clients.stacked import Member
+from clients.tasks._base import Augments
 from clients.train import Diverged, TrainResult, result_of, train
 from clients.weights import Array, Layout, Weights
 from clients.workplace import Workplace
@@ -45,7 +50,16 @@ class Trained:
     examples: int
     result: TrainResult
     train_s: float
-    """Wall seconds; of a stack of clients, this one's share."""
+    """Wall seconds for all of it; of a stack of clients, this one's share, as below."""
+    load_s: float
+    """Seconds for weights and examples to come where they are used, and the weights to go."""
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Seconds of each part of the training by name; together they are ``train_s``."""
+        gather_s = self.result.gather_s
+        compute_s = self.train_s - self.load_s - gather_s
+        return {"load": self.load_s, "gather": gather_s, "compute": compute_s}
 
 
 def train_cohort(
@@ -60,13 +74,13 @@ def train_cohort(
     if out is None:
         out = np.empty((len(jobs), place.layout.n), np.float32)
     if place.stack is None:
-        return [_alone(place, job, row) for job, row in zip(jobs, out, strict=True)]
+        return _one_by_one(place, jobs, out)
     place.model.train()
     members = [_member(place, job, row) for job, row in zip(jobs, out, strict=True)]
     training = place.experiment.training
     full = training.batch_size * training.accumulation_steps
     trained: dict[int, Trained | Diverged] = {}
-    for rows, group in _groups(members, full).items():
+    for (rows, _), group in _groups(members, full).items():
         for start in range(0, len(group), place.stack.chunk):
             chunk = group[start : start + place.stack.chunk]
             stacked = _together(place, place.stack, [members[k] for k in chunk], rows)
@@ -74,26 +88,59 @@ def train_cohort(
     return [trained[k] for k in range(len(jobs))]
 
 
-def _alone(place: Workplace, job: Job, out: F32) -> Trained | Diverged:
-    """Train one client with autograd."""
+def _one_by_one(place: Workplace, jobs: Sequence[Job], out: F32) -> list[Trained | Diverged]:
+    """Train clients with autograd, one after the other."""
     clock = WallClock()
-    start_s = clock.now_s()
-    training, seed = _training(place, job), place.experiment.run.seed
+    examples: Iterator[tuple[Tensor, Tensor]] | None = None
+    if place.device.type != "cpu":
+        clients, prefetch = [job.client for job in jobs], place.experiment.training.prefetch
+        examples = examples_of(place.data, clients, place.device, prefetch=prefetch)
+    trained = []
+    for job, row in zip(jobs, out, strict=True):
+        start_s = clock.now_s()
+        steps = _steps(place, job)
+        if examples is not None:
+            x, y = next(examples)
+        else:
+            # Picked out of all examples at the step, instead of the client's first.
+            x, y, part = place.data.train.x, place.data.train.y, place.data.part(job.client)
+            steps = ([part[batch] for batch in step] for step in steps)
+        trained.append(_alone(place, job, (x, y), steps, row, start_s))
+    return trained
+
+
+def _alone(
+    place: Workplace,
+    job: Job,
+    examples: tuple[Tensor, Tensor],
+    steps: Iterator[Step],
+    out: F32,
+    start_s: float,
+) -> Trained | Diverged:
+    """Train one client with autograd; ``steps`` index ``examples``."""
+    clock = WallClock()
+    training, seed, task = _training(place, job), place.experiment.run.seed, place.data.task
     place.weights.load(job.start)
-    x, y, steps = place.data.train.x, place.data.train.y, _steps(place, job)
-    part = place.data.part(job.client)
-    if place.device.type == "cpu":
-        # Gathered once, at the step, instead of the client's examples first.
-        steps = ([part[batch] for batch in step] for step in steps)
-    else:
-        x, y = x[part].to(place.device), y[part].to(place.device)
     seed_torch(seed_for(seed, "train", job.client, job.round), place.device)
+    augment = None
+    if training.augment and isinstance(task, Augments):
+        generator = torch.Generator(place.device)
+        generator.manual_seed(seed_for(seed, "augment", job.client, job.round))
+        augment = partial(task.augment, generator=generator)
+    loaded_s = clock.now_s()
     try:
-        result = train(place.model, place.data.task, x, y, steps, training, training.lr)
+        result = train(place.model, task, *examples, steps, training, training.lr, augment)
     except Diverged as error:
         return error
+    trained_s = clock.now_s()
+    weights = place.weights.save(out)
+    end_s = clock.now_s()
     return _judged(
-        place.layout, place.weights.save(out), result, len(part), clock.now_s() - start_s
+        place.layout,
+        weights,
+        result,
+        len(place.data.part(job.client)),
+        (end_s - start_s, loaded_s - start_s + end_s - trained_s),
     )
 
 
@@ -103,22 +150,27 @@ def _together(
     """Train some clients as one stack."""
     clock = WallClock()
     start_s = clock.now_s()
-    losses = stack.train(members, rows, place.experiment.training)
-    each_s = (clock.now_s() - start_s) / sum(len(m.steps) for m in members)
+    losses, gather_s = stack.train(members, rows, place.experiment.training)
+    train_s, steps = clock.now_s() - start_s, sum(len(m.steps) for m in members)
     trained: list[Trained | Diverged] = []
     for m, values in zip(members, losses, strict=True):
+        share = len(m.steps) / steps
         try:
-            result = result_of(values, sum(map(len, m.steps)))
+            result = result_of(values, sum(map(len, m.steps)), gather_s * share)
         except Diverged as error:
             trained.append(error)
             continue
-        weights, train_s = Weights(m.out), each_s * len(m.steps)
-        trained.append(_judged(place.layout, weights, result, m.examples, train_s))
+        seconds = (train_s * share, 0.0)
+        trained.append(_judged(place.layout, Weights(m.out), result, m.examples, seconds))
     return trained
 
 
 def _judged(
-    layout: Layout, weights: Weights, result: TrainResult, examples: int, train_s: float
+    layout: Layout,
+    weights: Weights,
+    result: TrainResult,
+    examples: int,
+    seconds: tuple[float, float],
 ) -> Trained | Diverged:
     """What training gave, or Diverged where a weight is not finite."""
     # A sum is not finite where a value is not, and costs a tenth of looking at each.
@@ -131,7 +183,7 @@ def _judged(
     for name, values in suspects.items():
         if not np.isfinite(values).all():
             return Diverged(f"after local step {result.local_steps}: '{name}' is not finite")
-    return Trained(weights, examples, result, train_s)
+    return Trained(weights, examples, result, *seconds)
 
 
 def _member(place: Workplace, job: Job, out: F32) -> Member:
@@ -150,12 +202,16 @@ def _joined(step: Step) -> I64:
     return step[0] if len(step) == 1 else np.concatenate(step)
 
 
-def _groups(members: Sequence[Member], full: int) -> dict[int, list[int]]:
-    """Numbers of the members with equal rows, those with the most steps first."""
-    groups: dict[int, list[int]] = {}
+def _groups(members: Sequence[Member], full: int) -> dict[tuple[int, bool], list[int]]:
+    """Numbers of the members that fit into one stack, those with the most steps first.
+
+    Those with a proximal term are apart, because with one in it a stack reckons another way.
+    """
+    groups: dict[tuple[int, bool], list[int]] = {}
     for k in sorted(range(len(members)), key=lambda k: -len(members[k].steps)):
-        rows = rows_for(max(map(len, members[k].steps)), full)
-        groups.setdefault(rows, []).append(k)
+        member = members[k]
+        rows = rows_for(max(map(len, member.steps)), full)
+        groups.setdefault((rows, member.proximal_mu > 0), []).append(k)
     return groups
 
 

@@ -106,7 +106,7 @@ def _brief(
             flat, raw = opened.model.schema.split(arrays)
             exact = opened.model.schema.split_exact(arrays)[0]
         coded = code_update(opened, flat, raw, exact)
-        metrics = {METRICS: figures_of(trained), RECORD: coded.figures}
+        metrics = {METRICS: figures_of(trained, place.experiment.training), RECORD: coded.figures}
         size_bytes = coded.packet_bytes(opened, raw)
         is_fit = would_accept(opened.model.schema, size_bytes, coded.norm2)
         if partial is None or not is_fit or not trained.examples:

@@ -16,6 +16,7 @@ from clients.evaluate import evaluate
 from clients.train import Diverged
 from clients.weights import Weights, load_arrays
 from clients.workplace import Workplace, workplace_for
+from fedsys.config.schema import Training
 from fedsys.errors import ConfigError, FedsysError
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
@@ -36,7 +37,7 @@ def train_reply(message: Message, context: Context) -> Message:
         raise trained
     named = place.layout.arrays(trained.weights).items()
     arrays = OrderedDict((name, Array(a)) for name, a in named)
-    metrics = MetricRecord({**figures_of(trained)})
+    metrics = MetricRecord({**figures_of(trained, place.experiment.training)})
     content = RecordDict({ARRAYS: ArrayRecord(arrays), METRICS: metrics})
     return Message(content, reply_to=message)
 
@@ -55,8 +56,9 @@ def job_for(place: Workplace, message: Message, context: Context, start: Weights
     )
 
 
-def figures_of(trained: Trained) -> dict[str, int | float | list[float]]:
+def figures_of(trained: Trained, training: Training) -> dict[str, int | float | list[float]]:
     """What a reply says of the training."""
+    stages = trained.stages if training.stage_times else {}
     return {
         "num-examples": trained.examples,
         "local-steps": trained.result.local_steps,
@@ -64,6 +66,7 @@ def figures_of(trained: Trained) -> dict[str, int | float | list[float]]:
         "train-loss": trained.result.train_loss,
         "first-loss": trained.result.first_loss,
         "train-seconds": trained.train_s,
+        **{f"{name}-seconds": seconds for name, seconds in stages.items()},
     }
 
 

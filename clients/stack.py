@@ -16,6 +16,7 @@ from clients.chain import Chain, chain_of
 from clients.stacked import Loss, Member, train_stack
 from clients.tasks._base import Examples, Task
 from clients.weights import Exchange, Layout, Weights
+from fedsys.clock import WallClock
 from fedsys.config.schema import Training
 from fedsys.rng import rng_for
 from fedsys.types import F32, I64
@@ -45,23 +46,41 @@ class Stack:
         """Clients to train at once."""
         return min(max(_CHUNK_BYTES // (4 * self.layout.n), _MIN_CHUNK), _MAX_CHUNK)
 
-    def train(self, members: Sequence[Member], rows: int, training: Training) -> list[list[float]]:
-        """Train members, whose steps are indices of examples, in batches of ``rows`` rows."""
+    def train(
+        self, members: Sequence[Member], rows: int, training: Training
+    ) -> tuple[list[list[float]], float]:
+        """Train members, whose steps are indices of examples, in batches of ``rows`` rows.
+
+        Returns their losses and the seconds that it took to prepare their examples.
+        """
+        clock = WallClock()
+        start_s = clock.now_s()
         if self.direct is not None:
             source = (self.direct, self.examples.y)
-            return train_stack(self.chain, self.loss, self.layout, source, members, rows, training)
+        else:
+            source, members = self._prepared(members)
+        prepare_s = clock.now_s() - start_s
+        losses, gather_s = train_stack(
+            self.chain, self.loss, self.layout, source, members, rows, training
+        )
+        return losses, prepare_s + gather_s
+
+    def _prepared(
+        self, members: Sequence[Member]
+    ) -> tuple[tuple[Tensor, Tensor], Sequence[Member]]:
+        """The members' examples as the first layer takes them, and steps that index these."""
         used, places = np.unique(
             np.concatenate([step for m in members for step in m.steps]), return_inverse=True
         )
         index = torch.from_numpy(used)
-        source = (self.chain.prepare(self.examples.x[index]), self.examples.y[index])
+        with torch.no_grad():
+            source = (self.chain.prepare(self.examples.x[index]), self.examples.y[index])
         local, at = [], 0
         for m in members:
             ends = at + np.cumsum([len(step) for step in m.steps])
-            steps = np.split(places[at : ends[-1]], ends[:-1] - at)
-            local.append(replace(m, steps=steps))
+            local.append(replace(m, steps=np.split(places[at : ends[-1]], ends[:-1] - at)))
             at = ends[-1]
-        return train_stack(self.chain, self.loss, self.layout, source, local, rows, training)
+        return source, local
 
 
 def rows_for(batch: int, full: int) -> int:
@@ -84,8 +103,10 @@ def stack_for(
     mean squared error, and where a trial shows numbers other than autograd's, or that a client's
     depend on its neighbours.
     """
-    switched_off = training.stacked == "off"
-    if switched_off or training.optimizer != "sgd" or training.precision != "fp32":
+    changes_inputs = training.augment and hasattr(task, "augment")
+    if training.stacked == "off" or changes_inputs:
+        return None
+    if training.optimizer != "sgd" or training.precision != "fp32":
         return None
     chain = chain_of(model)
     if chain is None:
@@ -147,7 +168,7 @@ def _agrees(
         members.append(Member(start, len(batch), [batch], lr, 0.0, np.empty_like(start)))
         gradients.append(gradient)
         losses.append(loss)
-    found = stack.train(members, max(_TRIAL_SIZES), _PLAIN)
+    found, _ = stack.train(members, max(_TRIAL_SIZES), _PLAIN)
     as_autograd = all(
         abs(values[0] - loss) <= _TOLERANCE * abs(loss)
         and _close(stack.layout, m.start - m.out, np.float32(m.lr) * gradient, m.start)

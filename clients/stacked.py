@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clients.chain import Activation, Chain, Dense
 from clients.weights import Layout
+from fedsys.clock import WallClock
 from fedsys.config.schema import Training
 from fedsys.types import F32, I64
 
@@ -47,8 +48,10 @@ def train_stack(
     members: Sequence[Member],
     rows: int,
     training: Training,
-) -> list[list[float]]:
+) -> tuple[list[list[float]], float]:
     """Train all ``members``; the mean losses of each one's batches, before their updates.
+
+    The second value is the seconds in which examples were picked out.
 
     ``source`` holds first-layer inputs float32 [n, in] and targets [n, ...]. Batches are filled up
     to ``rows`` with examples of weight 0, so that a client's numbers depend on its own batches
@@ -57,7 +60,7 @@ def train_stack(
     order = sorted(range(len(members)), key=lambda k: -len(members[k].steps))
     stack = _Stack(chain, loss, layout, [members[k] for k in order], rows, training)
     losses = dict(zip(order, stack.run(*source).T.tolist(), strict=True))
-    return [losses[k][: len(member.steps)] for k, member in enumerate(members)]
+    return [losses[k][: len(m.steps)] for k, m in enumerate(members)], stack.gather_s
 
 
 class _Stack:
@@ -79,16 +82,22 @@ class _Stack:
         self._counts = [sum(len(m.steps) > t for m in members) for t in range(len(self._index))]
         self._lr = torch.tensor([m.lr for m in members])[:, None, None]
         self._move = _Rule(self._params, members, training)
+        self.gather_s = 0.0
 
     def run(self, x: Tensor, y: Tensor) -> Tensor:
         """Take all steps and hand the weights out; the losses float32 [t, c]."""
         steps, clients, rows = self._index.shape
+        clock = WallClock()
+        start_s = clock.now_s()
         targets = y[self._index]
+        self.gather_s += clock.now_s() - start_s
         shares = self._share if self._move.needs_gradient else self._share * self._lr
         losses = torch.zeros(steps, clients)
         for t, active in enumerate(self._counts):
             params = {name: p[:active] for name, p in self._params.items()}
+            start_s = clock.now_s()
             inputs = torch.index_select(x, 0, self._index[t, :active].reshape(-1))
+            self.gather_s += clock.now_s() - start_s
             signals = self._forward(inputs.view(active, rows, -1), params)
             weights = self._share[t, :active]
             losses[t, :active], slope = _loss_and_slope(

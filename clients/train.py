@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from clients.data.loader import Step
 from clients.device import autocast
 from clients.optimizer import make_optimizer
 from clients.tasks._base import Task
+from fedsys.clock import WallClock
 from fedsys.config.schema import Training
 from fedsys.errors import FedsysError
 
@@ -37,6 +38,8 @@ class TrainResult:
     """Mean over the local steps, each at the weights before its update."""
     first_loss: float
     """Of the first step: the loss of the received weights."""
+    gather_s: float = field(default=0.0, compare=False)
+    """Seconds in which examples were picked out and prepared."""
 
 
 def train(
@@ -65,7 +68,8 @@ def train(
     scaler = _scaler(x.device) if training.precision == "fp16" else None
     losses: list[Tensor] = []
     samples = 0
-    for batches in _gathered(x, y, steps):
+    gathered = _Gathered(x, y, steps)
+    for batches in gathered:
         examples = sum(len(targets) for _, targets in batches)
         for p in params:
             p.grad = None
@@ -91,29 +95,38 @@ def train(
             scaler.step(optimizer)  # type: ignore[arg-type]
             scaler.update()
     # Looked at once at the end: a look at every step would make a GPU wait for the CPU.
-    return result_of(torch.stack(losses).tolist(), samples)
+    return result_of(torch.stack(losses).tolist(), samples, gathered.seconds)
 
 
 def _scaler(device: torch.device) -> torch.amp.GradScaler:
     return torch.amp.GradScaler(device.type, init_scale=_FIRST_LOSS_SCALE)
 
 
-def _gathered(x: Tensor, y: Tensor, steps: Iterable[Step]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+class _Gathered:
     """Inputs and targets of each step's batches.
 
     The examples of many steps are gathered at once and sliced, which costs less than indexing at
     every step.
     """
-    for block in _blocks(steps):
-        order = np.concatenate([batch for step in block for batch in step])
-        index = torch.from_numpy(order).to(x.device)
-        inputs, targets, end = x[index], y[index], 0
-        for step in block:
-            batches = []
-            for batch in step:
-                start, end = end, end + len(batch)
-                batches.append((inputs[start:end], targets[start:end]))
-            yield batches
+
+    def __init__(self, x: Tensor, y: Tensor, steps: Iterable[Step]) -> None:
+        self._x, self._y, self._steps = x, y, steps
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        clock = WallClock()
+        for block in _blocks(self._steps):
+            start_s = clock.now_s()
+            order = np.concatenate([batch for step in block for batch in step])
+            index = torch.from_numpy(order).to(self._x.device)
+            inputs, targets, end = self._x[index], self._y[index], 0
+            self.seconds += clock.now_s() - start_s
+            for step in block:
+                batches = []
+                for batch in step:
+                    start, end = end, end + len(batch)
+                    batches.append((inputs[start:end], targets[start:end]))
+                yield batches
 
 
 def _blocks(steps: Iterable[Step]) -> Iterator[list[Step]]:
@@ -140,9 +153,9 @@ def _regularize(params: Sequence[Tensor], received: Sequence[Tensor], training: 
         nn.utils.clip_grad_norm_(params, training.clip_norm)
 
 
-def result_of(losses: list[float], samples: int) -> TrainResult:
+def result_of(losses: list[float], samples: int, gather_s: float) -> TrainResult:
     """The result of steps with these losses; Diverged when one is not finite."""
     for step, value in enumerate(losses, start=1):
         if not math.isfinite(value):
             raise Diverged(f"local step {step} of {len(losses)}: the training loss is {value}")
-    return TrainResult(len(losses), samples, sum(losses) / len(losses), losses[0])
+    return TrainResult(len(losses), samples, sum(losses) / len(losses), losses[0], gather_s)

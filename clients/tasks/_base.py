@@ -69,6 +69,15 @@ class Task(Protocol):
         ...
 
 
+@runtime_checkable
+class Augments(Protocol):
+    """What a task offers besides if its inputs are to be changed at random in training."""
+
+    def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Inputs of a batch, changed by draws of ``generator``; both are on one device."""
+        ...
+
+
 REQUIRED: tuple[str, ...] = ("metric", "train_data", "test_data", "build_model", "loss", "evaluate")
 """What a user's class must have to be a task."""
 

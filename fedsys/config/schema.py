@@ -83,6 +83,12 @@ class Training(Section):
     """auto trains several clients at once where the model is a chain of linear layers."""
     fast_conv: Literal["auto", "on", "off"] = "auto"
     """Faster memory order and operator order of convolutional models; auto is on for a CPU."""
+    prefetch: bool = True
+    """On a GPU, the next client's examples travel while the current one trains."""
+    augment: bool = True
+    """Change inputs at random where the task says how."""
+    stage_times: bool = False
+    """Replies say how long loading, gathering and computing took; costs bytes."""
 
 
 class CodecConfig(Section):
