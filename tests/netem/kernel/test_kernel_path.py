@@ -73,8 +73,9 @@ def test_a_round_trip_takes_both_delays(mechanism):
             times_s = json.loads(subprocess.run(ping, check=True, stdout=subprocess.PIPE).stdout)
             echo.terminate()
 
-    assert min(times_s) >= 0.040
-    assert np.median(times_s) == pytest.approx(0.040, abs=0.002)
+    # Two ordinary processes are woken on the way, which a busy machine may delay.
+    assert 0.040 <= min(times_s) <= 0.042
+    assert np.median(times_s) <= 0.080
 
 
 @pytest.mark.parametrize("mechanism", ["netem", "tun"])
