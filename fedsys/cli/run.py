@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, MetricRecord
 from threadpoolctl import threadpool_limits
 
 from clients.device import autocast, choose_device
@@ -119,7 +119,7 @@ def _grid(experiment: Experiment, nodes: range, pool: Pool, flops: float) -> Vir
     fleet = {node: device_for(devices.profile, devices.options, seed, node) for node in nodes}
 
     def compute_s(node: int, reply: Message) -> float:
-        metrics = reply.content.metric_records.get("metrics")
+        metrics = reply.content.get("metrics")
         steps, samples = (_count(metrics, key) for key in ("local-steps", "samples"))
         return steps * fleet[node].step_s(flops * samples / steps) if steps else 0.0
 
@@ -165,7 +165,7 @@ def _node_config(node: int, clients: int, folder: RunFolder) -> NodeConfig:
 
 
 def _count(metrics: Any, key: str) -> int:
-    value = metrics.get(key, 0) if metrics is not None else 0
+    value = metrics.get(key, 0) if isinstance(metrics, MetricRecord) else 0
     return value if isinstance(value, int) and value > 0 else 0
 
 

@@ -23,7 +23,7 @@ from fedsys.middleware.store import ClientStore, HeldModel, NodeState, Pending
 from fedsys.middleware.trials import trial_figures
 from fedsys.rng import rng_for
 from fedsys.types import F32, RunConfig
-from fedsys.wire.packet import Kind, Packet, kind_of, pack, unpack, unpack_frames
+from fedsys.wire.packet import Kind, Packet, kind_of, pack, packed_bytes, unpack, unpack_frames
 from fedsys.wire.schema import Schema
 
 MAX_FRAMES = 1024
@@ -56,7 +56,8 @@ class Coded:
     """An update as it is sent."""
 
     codec: Codec
-    body: bytes
+    body: bytes | F32
+    """Values where they are sent as they are, so that bytes are made only if they are needed."""
     update: Update
     """What the server will see."""
     norm2: float
@@ -66,16 +67,18 @@ class Coded:
 
     def packet(self, opened: Opened, raw: bytes) -> bytes:
         """All that crosses the network; ``raw`` are the tensors that no codec may touch."""
-        return pack(_packet(self, opened, raw, self.body))
+        body = self.body if isinstance(self.body, bytes) else self.body.tobytes()
+        return pack(_packet(self.codec, opened, raw, body))
 
     def packet_bytes(self, opened: Opened, raw: bytes) -> int:
         """The length of that, without making it."""
-        return len(pack(_packet(self, opened, raw, b""))) + len(self.body)
+        body_bytes = len(self.body) if isinstance(self.body, bytes) else self.body.nbytes
+        return packed_bytes(_packet(self.codec, opened, raw, b"")) + body_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    body: bytes
+    body: bytes | F32
     decoded: Update
     norm2: float
     compensated: F32
@@ -178,8 +181,9 @@ def code_update(opened: Opened, trained: F32, raw: bytes, exact: bytes | None = 
         decoded, left = coded.decoded, coded.residual
         made = _Made(coded.body, decoded, decoded.norm2(), coded.compensated, left, coded.nmse)
     elif residual is None:
-        check_finite(update)
-        body = trained.tobytes() if exact is None else exact
+        if not np.isfinite(norm2):
+            check_finite(update)
+        body = trained if exact is None else exact
         made = _Made(body, Dense(update), norm2, update, None, 0.0)
     else:
         made = _add_residual(model, update, residual, raw)
@@ -211,10 +215,10 @@ def _add_residual(model: HeldModel, update: F32, residual: F32, raw: bytes) -> _
     return _Made(body, decoded, decoded.norm2(), compensated, compensated - decoded.values, 0.0)
 
 
-def _packet(coded: Coded, opened: Opened, raw: bytes, body: bytes) -> Packet:
+def _packet(codec: Codec, opened: Opened, raw: bytes, body: bytes) -> Packet:
     return Packet(
         kind=Kind.UPDATE,
-        spec=coded.codec.spec,
+        spec=codec.spec,
         schema_digest=opened.model.schema.digest,
         base_version=opened.version,
         version=opened.version,
@@ -230,9 +234,11 @@ def _codec(spec: str, run_config: RunConfig) -> Codec:
     One from outside fedsys is imported only if the run config, which comes with the app and not
     with the message, names it too.
     """
-    known = " ".join(str(value) for value in run_config.values())
-    named = set(_OUTSIDE.findall(spec)) <= set(_OUTSIDE.findall(known))
-    return parse_received(spec, trusted=(spec,) if named else ())
+    outside = set(_OUTSIDE.findall(spec))
+    if outside:
+        known = " ".join(str(value) for value in run_config.values())
+        outside -= set(_OUTSIDE.findall(known))
+    return parse_received(spec, trusted=() if outside else (spec,))
 
 
 def _store(context: Context) -> ClientStore:

@@ -104,6 +104,10 @@ class HeldModel:
 
     def checksum(self) -> int:
         """CRC-32 of the schema's digest and all tensors."""
+        return self._checksum
+
+    @cached_property
+    def _checksum(self) -> int:
         return checksum_of(self.schema, self.exact, self.raw)
 
 
@@ -122,13 +126,17 @@ class ClientStore:
         price of a disk flush per message.
         """
         self._folder = folder
+        self._prefix = f"{folder}{os.sep}node-"
         self.shared = shared
         folder.mkdir(parents=True, exist_ok=True)
 
     def load(self, node: int) -> NodeState:
         """The node's state; a new one where there is none or the file cannot be read."""
+        path = self._node_path(node)
+        if not os.path.exists(path):  # most simulated nodes have nothing, which is quickly seen
+            return NodeState()
         try:
-            with safe_open(self._node_path(node), framework="numpy") as file:
+            with safe_open(path, framework="numpy") as file:
                 numbers = {key: int(value) for key, value in (file.metadata() or {}).items()}
                 arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             if not all(a.dtype == np.float32 and all_finite(a) for a in arrays.values()):
@@ -158,7 +166,7 @@ class ClientStore:
         if state.pending is not None:
             numbers["pending"] = state.pending.version
             arrays |= {"compensated": state.pending.compensated, "left": state.pending.left}
-        self._replace(self._node_path(node), arrays, {k: str(v) for k, v in numbers.items()})
+        self._replace(Path(self._node_path(node)), arrays, {k: str(v) for k, v in numbers.items()})
 
     def load_model(self, version: int, checksum: int) -> HeldModel | None:
         """That model, or None if this folder does not have it whole; a damaged file is removed."""
@@ -198,8 +206,8 @@ class ClientStore:
                 os.fsync(file.fileno())
         part.replace(path)
 
-    def _node_path(self, node: int) -> Path:
-        return self._folder / f"node-{node}.safetensors"
+    def _node_path(self, node: int) -> str:
+        return f"{self._prefix}{node}.safetensors"
 
     def _model_path(self, version: int, checksum: int) -> Path:
         return self._folder / f"model-{version}-{checksum:08x}.safetensors"

@@ -4,13 +4,18 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedsys.errors import ConfigError
-from fedsys.types import RoundRecord
+from fedsys.types import ClientPlan, ClientReport, CodecTrial, RoundPlan, RoundRecord
 
 _RECORD = TypeAdapter(RoundRecord)
+_FIELDS = {
+    kind: tuple(field.name for field in dataclasses.fields(kind))
+    for kind in (RoundRecord, RoundPlan, ClientPlan, ClientReport, CodecTrial)
+}
 
 
 def record_line(record: RoundRecord) -> bytes:
@@ -19,10 +24,18 @@ def record_line(record: RoundRecord) -> bytes:
     Raises ValueError for NaN or infinity, which JSON cannot hold and a figure must not be.
     """
     try:
-        text = json.dumps(dataclasses.asdict(record), allow_nan=False, separators=(",", ":"))
+        text = json.dumps(_plain(record), allow_nan=False, separators=(",", ":"))
     except ValueError as error:
         raise ValueError(f"round {record.round} holds a figure that is not finite") from error
     return text.encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dicts: ``dataclasses.asdict`` without its copies, which take most of it."""
+    names = _FIELDS.get(type(value))
+    if names is not None:
+        return {name: _plain(getattr(value, name)) for name in names}
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
 
 
 def append_record(path: Path, record: RoundRecord) -> None:

@@ -57,10 +57,22 @@ class Packet:
 
 def pack(packet: Packet) -> bytes:
     """The packet as bytes: its body, raw part, spec and schema plus at most 40 bytes."""
+    content = b"".join([*_head(packet), packet.schema, packet.raw, packet.body])
+    return content + zlib.crc32(content).to_bytes(_CRC_BYTES, "little")
+
+
+def packed_bytes(packet: Packet) -> int:
+    """The length of ``pack(packet)``."""
+    parts = (*_head(packet), packet.schema, packet.raw, packet.body)
+    return sum(map(len, parts)) + _CRC_BYTES
+
+
+def _head(packet: Packet) -> list[bytes]:
+    """What comes before schema, raw part and body."""
     spec = packet.spec.encode("ascii")
     if len(packet.schema_digest) != DIGEST_BYTES or len(spec) > MAX_SPEC_CHARS:
         raise ValueError(f"a packet needs {DIGEST_BYTES} digest bytes and a spec of <= 255")
-    head = [
+    return [
         MAGIC,
         bytes([PROTOCOL, packet.kind]),
         packet.schema_digest,
@@ -68,9 +80,8 @@ def pack(packet: Packet) -> bytes:
         varint(packet.version),
         varint(packet.n),
         *(varint(len(part)) for part in (spec, packet.schema, packet.raw)),
+        spec,
     ]
-    content = b"".join([*head, spec, packet.schema, packet.raw, packet.body])
-    return content + zlib.crc32(content).to_bytes(_CRC_BYTES, "little")
 
 
 def unpack(data: bytes | memoryview, *, schema: Schema | None, max_bytes: int) -> Packet:
