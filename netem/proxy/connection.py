@@ -10,10 +10,6 @@ from netem.proxy.counters import Passed
 from netem.proxy.pipe import Pipe
 from netem.proxy.way import Way
 
-MIN_RECEIVE_BYTES = 1 << 16
-MAX_RECEIVE_BYTES = 1 << 20
-"""Kernel memory for what the proxy has not read; with more, a sender believes itself done early,
-with less, the link runs dry while sender or proxy wait for a core."""
 MAX_SEGMENT_BYTES = 1460
 """As on Ethernet. The loopback's 65483 bytes are about the whole receive window: what does not
 fit in it waits for the acknowledgement of what does, which the receiver delays by 40 ms."""
@@ -158,9 +154,6 @@ class End(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.pause_reading()
-        room_bytes = max(MIN_RECEIVE_BYTES, self.outgoing.way.window_bytes() // 2)
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, min(room_bytes, MAX_RECEIVE_BYTES))
         self._connection.made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -197,9 +190,8 @@ class End(asyncio.BufferedProtocol):
             self.transport.abort()
 
 
-def configure(sock: socket.socket) -> None:
-    """Set up a socket that is not connected yet, or listens, in the way of a real link."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MIN_RECEIVE_BYTES)
+def limit_segments(sock: socket.socket) -> None:
+    """Packets as on a real link, for a socket that is not connected yet, or listens."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, MAX_SEGMENT_BYTES)
 
 
@@ -210,7 +202,7 @@ async def connected(server: Resolved) -> socket.socket:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
-            configure(sock)
+            limit_segments(sock)
             await asyncio.get_running_loop().sock_connect(sock, address)
         except OSError as error:
             sock.close()

@@ -9,7 +9,7 @@ from netem.link import Link
 from netem.link import Way as WayName
 from netem.proxy.address import Address, Resolved, bound_socket
 from netem.proxy.bottleneck import Bottleneck
-from netem.proxy.connection import Connection, configure
+from netem.proxy.connection import Connection, limit_segments
 from netem.proxy.counters import NodeCount, Passed, WayCount
 from netem.proxy.outages import OutageWatch
 from netem.proxy.pipe import Pipe
@@ -69,7 +69,7 @@ class Node:
             raise LinkError(
                 f"node '{self.name}': cannot listen on {self._listen}: {error.strerror}"
             ) from error
-        configure(sock)
+        limit_segments(sock)
         self._listen = Address(self._listen.host, sock.getsockname()[1])
         self._listener = await loop.create_server(
             lambda: Connection(self).client, sock=sock, backlog=BACKLOG

@@ -6,6 +6,7 @@ Reads no more than its window, so that the sender's own TCP feels the link.
 import array
 import asyncio
 import fcntl
+import socket
 import termios
 from collections.abc import Callable
 from typing import Protocol
@@ -14,6 +15,10 @@ from netem.proxy.counters import Passed
 from netem.proxy.way import Way
 
 READ_BYTES = 1 << 18
+MIN_KERNEL_BYTES = 1 << 16
+MAX_KERNEL_BYTES = 1 << 20
+"""For what the proxy has not read. With more, a sender believes itself done early; with less, the
+link runs dry while sender or proxy wait for a core."""
 
 
 class Owner(Protocol):
@@ -45,6 +50,7 @@ class Pipe:
         self._owner = owner
         self._reading = False
         self._sink_full = False
+        self._kernel_bytes = 0
         self._paused_s = 0.0
         self._ready_bytes = 0
         """Bytes that the sender had already sent when reading was paused."""
@@ -57,6 +63,7 @@ class Pipe:
     def start(self, source: asyncio.Transport, sink: asyncio.Transport) -> None:
         """Both sides are connected: begin to read."""
         self.source, self.sink = source, sink
+        self._fit_kernel(source)
         self._reading = True
         source.resume_reading()
 
@@ -161,8 +168,21 @@ class Pipe:
         if self.waiting_bytes > self.way.window_bytes() // 2:
             return
         self._reading = True
+        self._fit_kernel(source)
         self._ready_bytes = _readable_bytes(source) if self.waiting_bytes > 0 else 0
         source.resume_reading()
+
+    def _fit_kernel(self, source: asyncio.Transport) -> None:
+        """Let the kernel hold half a window; more of it once the link has become faster.
+
+        Only after connecting: a size set before would bound the TCP window for good.
+        """
+        window_bytes = self.way.window_bytes()
+        wanted_bytes = min(max(MIN_KERNEL_BYTES, window_bytes // 2), MAX_KERNEL_BYTES)
+        if self._kernel_bytes == 0 or wanted_bytes > 2 * self._kernel_bytes:
+            sock = source.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted_bytes)
+            self._kernel_bytes = wanted_bytes
 
 
 def _readable_bytes(transport: asyncio.Transport) -> int:

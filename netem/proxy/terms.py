@@ -5,11 +5,12 @@ would see of it: everything behind it arrives late, a round trip or a retransmis
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from netem.cubic import TIMER_S
 from netem.link import Link, Way
 from netem.rate import RateCurve
-from netem.tcp import BBR_SHARE_FRACTION, PACKET_BYTES, SEGMENT_BYTES, loss_limited_bps
+from netem.tcp import PACKET_BYTES, SEGMENT_BYTES, loss_limited_bps
 
 HEADER_BYTES = PACKET_BYTES - SEGMENT_BYTES
 
@@ -47,8 +48,9 @@ class Terms:
 def terms_of(link: Link, way: Way) -> Terms:
     """How the proxy enforces one direction of ``link``.
 
-    Loss lowers the rate to what ``netem.transfer`` allows a long transfer, so that both levels
-    agree; with ``tcp = "none"`` and on curves of goodput it does nothing, as there.
+    Loss lowers the rate: to what is not lost under BBR, which does not answer it, and under CUBIC
+    to what a long transfer keeps up. With ``tcp = "none"`` and on curves of goodput it does
+    nothing, as in ``netem.transfer``.
     """
     direction = link.way(way)
     plain = Terms(
@@ -58,27 +60,18 @@ def terms_of(link: Link, way: Way) -> Terms:
         header_bytes=HEADER_BYTES if direction.layer == "ip" else 0,
         queue_bytes=direction.queue_bytes,
     )
-    if link.tcp == "none" or direction.layer == "goodput":
+    if link.tcp == "none" or direction.layer == "goodput" or direction.loss_fraction == 0:
         return plain
-    kept_fraction = 1 - direction.loss_fraction
-    if link.tcp == "bbr":
-        curve = direction.curve.limited(BBR_SHARE_FRACTION * kept_fraction)
-    elif direction.loss_fraction > 0:
-        curve = direction.curve.limited(kept_fraction, loss_limited_bps(direction, link.rtt_s))
-    else:
-        return plain
+    rtt_s = link.mean_rtt_s
     event_fraction = direction.loss_fraction / direction.loss_burst_packets
-    return Terms(
-        curve=curve,
-        delay_s=plain.delay_s,
-        jitter_s=plain.jitter_s,
-        header_bytes=plain.header_bytes,
-        queue_bytes=plain.queue_bytes,
+    cap_bps = loss_limited_bps(direction, rtt_s) if link.tcp == "cubic" else math.inf
+    # Padhye et al. (1998), eq. 24; BBR keeps its window open, so its timer seldom runs out.
+    timeout_fraction = min(1.0, 3 * math.sqrt(3 * event_fraction / 8))
+    return replace(
+        plain,
+        curve=direction.curve.limited(1 - direction.loss_fraction, cap_bps),
         loss_fraction=event_fraction,
-        recovery_s=link.rtt_s,
-        timeout_s=max(0.2 + link.rtt_s, 2 * link.rtt_s),
-        # Padhye et al. (1998), eq. 24; BBR keeps its window open, so its timer seldom runs out.
-        timeout_fraction=min(1.0, 3 * math.sqrt(3 * event_fraction / 8))
-        if link.tcp == "cubic"
-        else 0.0,
+        recovery_s=rtt_s,
+        timeout_s=max(TIMER_S + rtt_s, 2 * rtt_s),
+        timeout_fraction=timeout_fraction if link.tcp == "cubic" else 0.0,
     )

@@ -1,12 +1,14 @@
 """What clients see when the link breaks in the middle of a transfer, while others go on."""
 
 import asyncio
+import gc
 import os
 
 import pytest
 
 from netem.link import Direction, Link
 from netem.proxy.address import Address
+from netem.proxy.connection import Connection
 from netem.rate import RateCurve
 
 pytestmark = pytest.mark.net
@@ -230,7 +232,9 @@ def test_many_connections_leave_nothing_behind(net, even):
         writer.close()
 
     before, after, found = asyncio.run(scenario())
+    gc.collect()
     assert after == before
+    assert not [one for one in gc.get_objects() if type(one) is Connection]
     assert (found.open, found.total) == (0, 201)
     assert found.up.queued_bytes == found.down.queued_bytes == 0
 
