@@ -158,21 +158,23 @@ class _Sender:
         self._spans: list[Span] = []
         self._span_s = begin_s
         self._span_packets = 0.0
-        self._clean: tuple[float, float] | None = None
         delay_s = path.rtt_s / 8
         self._hystart_s = min(max(delay_s, HYSTART_DELAY_S[0]), HYSTART_DELAY_S[1])
 
     def fly(self, max_rounds: int) -> Flight:
         while self.left > 0 and self.rounds < max_rounds and self.last_s < math.inf:
             self._round()
-        end_s = self.now_s if self.left > 0 else self.last_s
-        self._end_span(end_s)
-        return Flight(self._spans, max(0.0, self.left), self._mean_packets_per_s())
+        if self.left <= 0:
+            self._end_span(self.last_s)
+            return Flight(self._spans, 0.0, math.inf)
+        self._end_span(self.now_s)
+        return Flight(self._spans, self.left, self._mean_packets_per_s())
 
     def _mean_packets_per_s(self) -> float:
-        first = self._spans[0]
-        packets = sum(span.packets for span in self._spans[1:])
-        return packets / (self.now_s - first.end_s) if packets else math.inf
+        """Of the later half of the losses at least: the window of slow start is forgotten."""
+        spans = self._spans[max(1, len(self._spans) - 3) :]
+        packets = sum(span.packets for span in spans)
+        return packets / (spans[-1].end_s - spans[0].begin_s) if packets else math.inf
 
     def _end_span(self, now_s: float) -> None:
         self._spans.append(Span(self._span_s, now_s, self._span_packets))
