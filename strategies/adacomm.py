@@ -84,7 +84,8 @@ class AdaComm:
 
     def next_steps(self, steps: int, first_loss: float, loss: float) -> int:
         """tau of the next interval after ``steps`` in this one."""
-        ratio = max(0.0, loss / first_loss) if first_loss > 0 else 0.0
+        # A loss that rose is halved for below, however much it rose.
+        ratio = min(1.0, max(0.0, loss / first_loss)) if first_loss > 0 else 0.0
         wanted = max(1, whole(math.sqrt(ratio) * self.initial_steps))
         return wanted if wanted < steps else max(1, whole(self.shrink * steps))
 

@@ -17,6 +17,9 @@ from strategies._options import require_whole
 from strategies._signals import received_loss
 from strategies._specs import quantizer
 
+MAX_RATIO = 1e12
+"""Of losses: beyond it the levels are more than a float32 has."""
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -71,7 +74,8 @@ class AdaQuant:
         """s_k; s_0 before any loss was seen, and no fewer levels than one."""
         if not state.first_loss or not state.loss:
             return self.initial_levels
-        return max(1, whole(self.initial_levels * math.sqrt(state.first_loss / state.loss)))
+        ratio = min(MAX_RATIO, max(0.0, state.first_loss / state.loss))
+        return max(1, whole(self.initial_levels * math.sqrt(ratio)))
 
 
 def bits_of(levels: int) -> int:

@@ -80,7 +80,7 @@ class FedDq:
             return self.first_bits
         mean = sum(state.norms.values()) / len(state.norms) if state.norms else state.first_norm
         norm = state.norms.get(node, mean)
-        wanted = whole(self.first_bits + math.log2(norm / state.first_norm))
+        wanted = whole(self.first_bits + math.log2(norm) - math.log2(state.first_norm))
         return min(MAX_BITS, max(1, wanted))
 
 

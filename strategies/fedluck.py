@@ -103,7 +103,7 @@ class FedLuck:
         """Measure who was not measured before."""
         speeds, times_s = dict(state.speeds), []
         for r in record.reports:
-            if not r.accepted or r.train_s is None or not r.upload_s or not r.local_steps:
+            if not r.accepted or r.train_s is None or r.upload_s is None or not r.local_steps:
                 continue
             times_s.append(r.train_s + r.upload_s)
             whole_s = r.upload_s * max(1.0, scene.model_bytes / max(1, r.uplink_bytes))
@@ -111,7 +111,7 @@ class FedLuck:
             speeds.setdefault(r.node_id, speed)
         period_s = state.period_s
         if period_s is None and times_s:
-            period_s = float(np.median(times_s))
+            period_s = max(MIN_STEP_S, float(np.median(times_s)))
         return State(speeds, period_s)
 
 

@@ -10,6 +10,13 @@ beta-smooth, and gradients that differ from their mean by delta, the gap to the 
 where T is the number of local steps that a budget of R seconds allows at c seconds a step and b
 seconds an aggregation. Each round takes the tau of least G among 1 ... 10 times the last one (as
 in the authors' program).
+
+The paper's clients send gradients, and their own rho and beta. A server that only sees updates u_i
+of agreement A, the training losses F and F' of two models and its step D between them has (our
+reading), from g_i = -u_i / (eta tau), g = -D / (eta tau) and F' = F + g D + beta/2 |D|^2,
+
+    rho = |F' - F| / |D|,  beta = 2 (F' - F) / |D|^2 + 2 / (eta tau),
+    delta = sqrt((1 - A) mean |u_i|^2) / (eta tau)
 """
 
 import math
@@ -23,6 +30,10 @@ from strategies._signals import Pace, mean_energy, received_loss, slowest
 
 LEAST_BETA = 1e-5
 """As in the authors' program."""
+LARGEST = 1e12
+"""A larger rho, beta or delta comes of a report that is no use, and is passed over."""
+LARGEST_GROWTH = 60.0
+"""Of a logarithm: keeps a hopeless tau's bound finite."""
 GROWTH = 10
 
 
@@ -58,21 +69,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Jsac:
-    """Local steps that minimise the paper's bound for what is left to spend.
+    """Local steps of the least bound on the loss that the run's budget of seconds can reach.
 
-    The paper has clients send gradients and their own rho and beta. A server that only sees updates
-    measures instead (our reading), with A the agreement of the updates u_i of a round of tau steps,
-    F the training loss of the received model and D the step that the server took:
-
-        rho   = |F' - F| / |D|
-        beta  = 2 (F' - F) / |D|^2 + 2 / (eta tau)
-        delta = sqrt((1 - A) mean |u_i|^2) / (eta tau)
-
-    since g_i = -u_i / (eta tau), g = -D / (eta tau) and F' = F + g D + beta/2 |D|^2. What
-    minibatches add to the updates counts as difference between clients, which makes tau smaller
-    than the paper's gradients would.
-
-    c and b are those of the client that the round waited for. Codecs are the experiment file's.
+    What the paper has clients compute is measured from losses, norms and the agreement of updates
+    (our reading). What minibatches add to updates then counts as difference between clients, which
+    makes tau smaller than the paper's gradients would. A step's and an exchange's seconds are those
+    of the client that the round waited for. Codecs are the experiment file's.
     """
 
     phi: float = 0.025
@@ -133,16 +135,16 @@ class Jsac:
     ) -> Terrain | None:
         """What this round shows of the loss, None where a figure is missing."""
         before, moved, energy = state.last_loss, state.last_step_norm, mean_energy(record)
-        if loss is None or before is None or not moved or energy is None:
+        if loss is None or before is None or energy is None or not moved or not (moved**2):
             return None
         agreement = 1.0 if record.agreement is None else record.agreement
         steps, last_steps = record.plan.clients[0].local_steps, state.last_steps
         beta = 2 * (loss - before) / moved**2 + 2 / (scene.lr * last_steps)
-        return Terrain(
-            rho=abs(loss - before) / moved,
-            beta=max(LEAST_BETA, beta),
-            delta=math.sqrt(max(0.0, 1 - agreement) * energy) / (scene.lr * steps),
-        )
+        rho = abs(loss - before) / moved
+        delta = math.sqrt(max(0.0, 1 - agreement) * energy) / (scene.lr * steps)
+        if not max(rho, beta, delta) <= LARGEST:
+            return None
+        return Terrain(rho=rho, beta=max(LEAST_BETA, beta), delta=delta)
 
     def best_steps(
         self, lr: float, terrain: Terrain, pace: Pace, budget_s: float, last: int
@@ -156,7 +158,7 @@ class Jsac:
 
 def gap(tau: int, lr: float, terrain: Terrain, pace: Pace, budget_s: float, phi: float) -> float:
     """G(tau)."""
-    growth = (lr * terrain.beta + 1) ** tau - 1
+    growth = math.expm1(min(LARGEST_GROWTH, tau * math.log1p(lr * terrain.beta)))
     drift = max(0.0, terrain.delta / terrain.beta * growth - lr * terrain.delta * tau)
     total = budget_s * tau / max(1e-9, pace.step_s * tau + pace.exchange_s)
     root = math.sqrt(1 + 4 * total**2 * phi * terrain.rho * lr * drift / tau)

@@ -87,8 +87,9 @@ class KDecay:
             factor = self.drop if state.dropped else 1.0
         elif state.first_loss:
             recent = state.losses[-self.window_rounds :]
-            factor = max(0.0, sum(recent) / len(recent) / state.first_loss) ** (1 / 3)
-        return min(self.initial_steps, max(1, whole(self.initial_steps * factor)))
+            ratio = sum(recent) / len(recent) / state.first_loss
+            factor = min(1.0, max(0.0, ratio)) ** (1 / 3)
+        return max(1, whole(self.initial_steps * factor))
 
 
 Impl = KDecay

@@ -4,6 +4,7 @@ With an estimate B of a client's bandwidth and t seconds for the upload of each 
 keeps the k largest values for the largest k whose message takes at most B t bytes.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -83,7 +84,8 @@ class Kimad:
             return dict.fromkeys(nodes, self.first_fraction)
         lines = [up.fit() for up, _, _ in state.estimates.of(nodes)]
         budgets = [
-            (state.upload_s - floor) / slope - state.overhead_bytes for floor, slope in lines
+            (state.upload_s - floor) / slope - state.overhead_bytes if slope else math.inf
+            for floor, slope in lines
         ]
         return {
             node: fraction_within(8 * size / scene.parameters)
