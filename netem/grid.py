@@ -169,13 +169,16 @@ class VirtualGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Send, let time pass until all have answered or ``timeout`` seconds are over, and pull.
+        """Send and ``receive``."""
+        return self.receive(self.push_messages(messages), timeout=timeout)
+
+    def receive(self, message_ids: Iterable[str], *, timeout: float | None = None) -> list[Message]:
+        """Let time pass until all have answered or ``timeout`` seconds are over, and pull.
 
         What is late stays pullable by the ids in the messages' metadata until it is cancelled.
         """
-        sent = list(messages)
+        ids = list(message_ids)
         deadline_s = math.inf if timeout is None else self.now_s + max(0.0, timeout)
-        ids = self.push_messages(sent)
         waiting = {self._pending[message_id].exchange.key for message_id in ids}
         while waiting and self._is_due(deadline_s):
             waiting -= {exchange.key for exchange in self._step()}

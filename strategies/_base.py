@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from fedsys.rng import rng_for
@@ -130,6 +130,21 @@ class Controller(Protocol[S]):
         ...
 
 
+def sees_tests(controller: Controller[S]) -> bool:
+    """Whether the controller is shown what the server's evaluations gave.
+
+    It is if it has an attribute ``sees_tests`` that is true. Its next plan then waits for them.
+    """
+    return bool(getattr(controller, "sees_tests", False))
+
+
+def observed(controller: Controller[S], scene: Scene, state: S, record: RoundRecord) -> S:
+    """The state after ``record``, without its test figures unless the controller sees tests."""
+    if not sees_tests(controller):
+        record = replace(record, test_loss=None, test_metric=None)
+    return controller.observe(scene, state, record)
+
+
 CONTROLLER_PARTS = ("chooses_codecs", "fednova", "start", "plan", "observe")
 """What a user's class must have to be a strategy."""
 
@@ -138,5 +153,5 @@ def replay(controller: Controller[S], scene: Scene, records: Sequence[RoundRecor
     """The state after ``records``, as if the run had never stopped."""
     state = controller.start(scene)
     for record in records:
-        state = controller.observe(scene, state, record)
+        state = observed(controller, scene, state, record)
     return state

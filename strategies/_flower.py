@@ -1,7 +1,8 @@
 """Any controller as a Flower Strategy: the loop over rounds, its budgets and its checkpoints."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,29 @@ from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
 from strategies._aggregate import Optimizer
-from strategies._base import Controller, Scene, replay
+from strategies._base import Controller, Scene, observed, replay, sees_tests
 from strategies._moments import Moments
 from strategies._round import Outcome, gather, messages_for
 
 Evaluate = Callable[[Mapping[str, Values]], tuple[float, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How a simulation begins a round before all is done about the one before it."""
+
+    evaluate: Callable[[Mapping[str, Values]], Future[tuple[float, float]]]
+    """Starts an evaluation of the model elsewhere."""
+    before_next: Callable[[], bool]
+    """Called after each round, when strategy and grid are as a checkpoint of it must be; says
+    whether the next round may begin at once."""
+
+
 class RoundBudget(Strategy):
     """Runs a controller's plans until the first budget is met.
 
-    ``rounds`` yields one record after each round, at which moment ``tensors`` and ``state`` are a
-    checkpoint: a new object to which they are restored goes on as this one would have.
+    ``rounds`` yields one record after each round. Between two rounds ``tensors`` and ``state`` are
+    a checkpoint: a new object to which they are restored goes on as this one would have.
     """
 
     def __init__(
@@ -53,6 +65,8 @@ class RoundBudget(Strategy):
         self._grid: Grid | None = None
         self._plan: RoundPlan | None = None
         self._messages: list[Message] = []
+        self._ids: Iterable[str] | None = None
+        self._before = (0, 0)
         self._sent_s = 0.0
         self._outcome: Outcome | None = None
         self._step_norm: float | None = None
@@ -66,11 +80,32 @@ class RoundBudget(Strategy):
         """The global model, tensor by tensor."""
         return self._codec.schema.join(self._flat, self._raw)
 
-    def rounds(self, grid: Grid) -> Iterator[RoundRecord]:
-        """Run round after round; ``stopped_by`` says which budget ended it."""
+    def rounds(self, grid: Grid, ahead: Ahead | None = None) -> Iterator[RoundRecord]:
+        """Run round after round; ``stopped_by`` says which budget ended it.
+
+        With ``ahead`` the next round may be under way when a record comes. Records are the same:
+        if the evaluation ends the run, nobody looks at what was begun.
+        """
+        begun = False
         while not self.stopped_by:
-            record = self._one_round(grid, self._round + 1)
-            self._advance(record)
+            number = self._round + 1
+            if not begun:
+                self._begin(grid, number)
+            record = self._end(grid, number)
+            evaluation = None
+            if self._is_evaluated(record):
+                start = self._evaluate_now if ahead is None else ahead.evaluate
+                evaluation = start(self.arrays())
+            begun = ahead is not None and ahead.before_next() and self._may_begin(grid, record)
+            if begun:
+                self._observe(record)
+                self._begin(grid, number + 1)
+            if evaluation is not None:
+                loss, metric = evaluation.result()
+                record = replace(record, test_loss=_finite(loss), test_metric=_finite(metric))
+            if not begun:
+                self._observe(record)
+            self._round, self.stopped_by = number, self._met(record)
             yield record
 
     def tensors(self) -> dict[str, Values]:
@@ -180,13 +215,21 @@ class RoundBudget(Strategy):
         result.arrays = ArrayRecord({name: Array(array) for name, array in self.arrays().items()})
         return result
 
-    def _one_round(self, grid: Grid, number: int) -> RoundRecord:
-        before = _sent_bytes(grid)
-        messages = self.configure_train(number, ArrayRecord(), ConfigRecord(), grid)
+    def _begin(self, grid: Grid, number: int) -> None:
+        """Send out a round, if the grid can be asked for the replies later."""
+        self._before = _sent_bytes(grid)
+        self._messages = list(self.configure_train(number, ArrayRecord(), ConfigRecord(), grid))
+        self._ids = grid.push_messages(self._messages) if hasattr(grid, "receive") else None
+
+    def _end(self, grid: Grid, number: int) -> RoundRecord:
+        """Wait for a round's replies and step the model; the record lacks the evaluation."""
         plan = self._plan
         if plan is None:
             raise RuntimeError("the controller made no plan")
-        replies = grid.send_and_receive(messages, timeout=plan.deadline_s)
+        if self._ids is None:
+            replies = grid.send_and_receive(self._messages, timeout=plan.deadline_s)
+        else:
+            replies = grid.receive(self._ids, timeout=plan.deadline_s)  # type: ignore[attr-defined]
         self.aggregate_train(number, replies)
         if self._outcome is None:
             raise RuntimeError("nothing was gathered")
@@ -197,25 +240,35 @@ class RoundBudget(Strategy):
             reports=self._outcome.reports,
             start_s=self._sent_s,
             end_s=_now_s(grid),
-            downlink_bytes=down - before[0],
-            uplink_bytes=up - before[1],
+            downlink_bytes=down - self._before[0],
+            uplink_bytes=up - self._before[1],
             train_loss=_mean(self._outcome.reports, "train_loss"),
             step_norm=self._step_norm,
             agreement=self._outcome.mean.agreement() if self._outcome.mean.count else None,
         )
         self._uplink_bytes += record.uplink_bytes
-        every = self._experiment.run.evaluate_every_rounds
-        if self._evaluate is None or not (number % every == 0 or self._met(record)):
-            return record
-        loss, metric = self._evaluate(self.arrays())
-        return replace(record, test_loss=_finite(loss), test_metric=_finite(metric))
+        return record
 
-    def _advance(self, record: RoundRecord) -> None:
-        self._controller_state = self._controller.observe(
-            self._scene, self._controller_state, record
+    def _is_evaluated(self, record: RoundRecord) -> bool:
+        is_due = record.round % self._experiment.run.evaluate_every_rounds == 0
+        return self._evaluate is not None and (is_due or bool(self._met(record)))
+
+    def _evaluate_now(self, arrays: Mapping[str, Values]) -> Future[tuple[float, float]]:
+        done: Future[tuple[float, float]] = Future()
+        if self._evaluate is not None:
+            done.set_result(self._evaluate(arrays))
+        return done
+
+    def _may_begin(self, grid: Grid, record: RoundRecord) -> bool:
+        """Whether what follows ``record`` does not wait for its evaluation."""
+        return (
+            hasattr(grid, "receive") and not self._met(record) and not sees_tests(self._controller)
         )
-        self._round = record.round
-        self.stopped_by = self._met(record)
+
+    def _observe(self, record: RoundRecord) -> None:
+        self._controller_state = observed(
+            self._controller, self._scene, self._controller_state, record
+        )
 
     def _met(self, record: RoundRecord) -> str:
         """The budget that ``record`` meets first, or nothing."""
