@@ -11,7 +11,7 @@ The clock of work is the virtual time of fair queueing (Demers, Keshav, Shenker,
 """
 
 import math
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
 from netem.rate import RateCurve
@@ -48,7 +48,7 @@ class SharedLink:
         capacity_bps, self._capacity_change_s = self._curve.step_at(now_s)
         self._capacity = _units(capacity_bps)
         self._flows: dict[int, tuple[RateCurve, int]] = {}
-        """key -> access curve, size."""
+        """key -> access curve, and how little may be left of it at its end."""
         self._access: dict[int, int] = {}
         self._change_s: dict[int, float] = {}
         """When ``_access`` has to be looked up again."""
@@ -71,20 +71,20 @@ class SharedLink:
         """Level flows, by access rate: the slowest is the first that the level may pass."""
         self._capped_queue: _Queue = []
         """Capped flows, by access rate, negative: the fastest is the first to meet the level."""
+        self._most_queued = 0
+        self._end_s = math.inf
+        """When the first level flow ends, if nothing happens before."""
         self._next_s: float | None = None
-        """None until the rates since the last event are known."""
+        """None until the rates since the last event are known, and ``_end_s`` with them."""
 
     def add(self, key: int, size_bits: float, curve: RateCurve, now_s: float) -> None:
         """Begin a flow at ``now_s``, which may not lie after the next event."""
         self._move_to(now_s)
         access_bps, self._change_s[key] = curve.step_at(now_s)
-        access, size = _units(access_bps), int(size_bits * UNITS)
-        self._flows[key] = (curve, size)
-        self._access[key] = access
-        if access * len(self._level) > self._capacity - self._capped_sum:
-            self._join_level(key, size)
-        else:
-            self._join_capped(key, size, now_s)
+        size = int(size_bits * UNITS)
+        self._flows[key] = (curve, int(size * ROUNDING_FRACTION))
+        self._access[key] = _units(access_bps)
+        self._set_due(key, self._join(key, size))
         self._next_s = None
 
     def discard(self, key: int, now_s: float) -> None:
@@ -98,7 +98,8 @@ class SharedLink:
         """When the next flow ends or the next rate changes; inf when nothing will."""
         if self._next_s is None:
             self._share()
-            self._next_s = min(self._next_due_s(), self._next_end_s(), self._capacity_change_s)
+            self._end_s = self._first_end_s()
+            self._next_s = min(self._end_s, self._first_due_s(), self._capacity_change_s)
         return self._next_s
 
     def advance_to(self, now_s: float) -> list[int]:
@@ -106,22 +107,27 @@ class SharedLink:
         if now_s < self.next_event_s():
             return []
         ended: list[int] = []
-        while self._next_end_s() <= now_s:
+        while self._end_s <= now_s:
             ended.append(heappop(self._end_queue)[1])
             self._forget(ended[-1])
+            self._end_s = self._first_end_s()
         self._move_to(now_s)
-        while self._next_due_s() <= now_s:
-            key = heappop(self._due_queue)[1]
-            del self._due_s[key]
-            if key in self._capped and self._finish_s(key) <= now_s:
+        queue, due_s_of, change_s_of = self._due_queue, self._due_s, self._change_s
+        while queue and queue[0][0] <= now_s:
+            due_s, key = queue[0]
+            if due_s_of.get(key) != due_s:
+                heappop(queue)
+            elif change_s_of[key] > now_s:
+                heappop(queue)
                 ended.append(key)
                 self._forget(key)
             else:
-                self._look_up(key)
+                due_s_of[key] = due_s = self._look_up(key)
+                heapreplace(queue, (due_s, key))
         if self._capacity_change_s <= now_s:
             ended += self._change_capacity()
         self._next_s = None
-        return sorted(ended)
+        return sorted(ended) if ended else ended
 
     def rates_bps(self) -> dict[int, float]:
         """What every flow gets now."""
@@ -142,10 +148,10 @@ class SharedLink:
         """JSON-able; the curves are the owner's to give back."""
         self.next_event_s()
         flows = []
-        for key, (_, size) in self._flows.items():
+        for key, (_, dregs) in self._flows.items():
             left, since_s = self._capped.get(key) or self._parked.get(key) or (None, None)
             rate = self._access[key], _or_none(self._change_s[key])
-            flows.append([key, size, *rate, self._level.get(key), left, since_s])
+            flows.append([key, dregs, *rate, self._level.get(key), left, since_s])
         return {
             "now_s": self._now_s,
             "work": self._work,
@@ -159,13 +165,13 @@ class SharedLink:
         self._work = state["work"]
         self._capacity, change_s = state["capacity"]
         self._capacity_change_s = _or_inf(change_s)
-        for key, size, access, access_change_s, end, left, since_s in state["flows"]:
-            self._flows[key] = (curves[key], size)
+        for key, dregs, access, access_change_s, end, left, since_s in state["flows"]:
+            self._flows[key] = (curves[key], dregs)
             self._access[key], self._change_s[key] = access, _or_inf(access_change_s)
             if end is None:
-                self._join_capped(key, left, since_s)
+                self._set_due(key, self._join_capped(key, left, since_s))
                 continue
-            self._join_level(key, end - self._work)
+            self._set_due(key, self._join_level(key, end - self._work))
             if left is not None:
                 self._parked[key] = (left, since_s)
         self._next_s = None
@@ -207,50 +213,57 @@ class SharedLink:
             else:
                 break
         self._level_rate = free / level if level else 0.0
-        self._compact()
+        if self._queued() > self._most_queued:
+            self._compact()
 
     def _leave_capped(self, key: int) -> None:
         """From now on the water level holds this flow back."""
         left, since_s = self._capped.pop(key)
         self._parked[key] = (left, since_s)
         self._capped_sum -= self._access[key]
-        self._join_level(key, self._left(left, since_s, self._access[key]))
+        self._set_due(key, self._join_level(key, self._left(left, since_s, self._access[key])))
 
     def _leave_level(self, key: int) -> None:
         """From now on its access rate holds this flow back, if it did not do so all the time."""
         end = self._level.pop(key)
         left, since_s = self._parked.pop(key, (max(0, end - self._work), self._now_s))
-        self._join_capped(key, left, since_s)
+        self._set_due(key, self._join_capped(key, left, since_s))
 
-    def _join_level(self, key: int, left: int) -> None:
+    def _join(self, key: int, left: int) -> float:
+        """Join the group that a flow with so much left belongs to, as far as is known now."""
+        if self._access[key] * len(self._level) > self._capacity - self._capped_sum:
+            return self._join_level(key, left)
+        return self._join_capped(key, left, self._now_s)
+
+    def _join_level(self, key: int, left: int) -> float:
+        """When to look at the flow, its end apart."""
         end = self._level[key] = self._work + left
         heappush(self._end_queue, (end, key))
         heappush(self._level_queue, (self._access[key], key))
-        self._set_due(key, self._change_s[key])
+        return self._change_s[key]
 
-    def _join_capped(self, key: int, left: int, since_s: float) -> None:
+    def _join_capped(self, key: int, left: int, since_s: float) -> float:
+        """When to look at the flow."""
         access = self._access[key]
         self._capped[key] = (left, since_s)
         self._capped_sum += access
         heappush(self._capped_queue, (-access, key))
-        self._set_due(key, min(self._finish_s(key), self._change_s[key]))
+        return self._capped_due_s(key)
 
-    def _look_up(self, key: int) -> None:
-        """Take over the access rate that begins now."""
-        access_bps, change_s = self._flows[key][0].step_at(self._now_s)
+    def _look_up(self, key: int) -> float:
+        """Take over the access rate that begins now; when to look at the flow again."""
+        access_bps, self._change_s[key] = self._flows[key][0].step_at(self._now_s)
         access, before = _units(access_bps), self._access[key]
-        self._change_s[key], self._access[key] = change_s, access
-        if key in self._level:
-            if access != before:
-                self._parked.pop(key, None)
-                heappush(self._level_queue, (access, key))
-            self._set_due(key, change_s)
-            return
         if access != before:
-            self._capped[key] = (self._left(*self._capped[key], before), self._now_s)
-            self._capped_sum += access - before
-            heappush(self._capped_queue, (-access, key))
-        self._set_due(key, min(self._finish_s(key), change_s))
+            if key in self._level:
+                left = self._level.pop(key) - self._work
+                self._parked.pop(key, None)
+            else:
+                left = self._left(*self._capped.pop(key), before)
+                self._capped_sum -= before
+            self._access[key] = access
+            return self._join(key, left if left > 0 else 0)
+        return self._change_s[key] if key in self._level else self._capped_due_s(key)
 
     def _change_capacity(self) -> list[int]:
         """Take over the capacity that begins now; the flows that may not wait for more of it."""
@@ -259,12 +272,12 @@ class SharedLink:
         self._capacity = _units(capacity_bps)
         ended = []
         if self._capacity < before:
-            for key, (_, size) in self._flows.items():
+            for key, (_, dregs) in self._flows.items():
                 if key in self._level:
                     left = self._level[key] - self._work
                 else:
                     left = self._left(*self._capped[key], self._access[key])
-                if left <= ROUNDING_FRACTION * size:
+                if left <= dregs:
                     ended.append(key)
         for key in ended:
             self._forget(key)
@@ -280,15 +293,19 @@ class SharedLink:
 
     def _left(self, left: int, since_s: float, access: int) -> int:
         """What is left now of a capped flow."""
-        return max(0, left - int(access * (self._now_s - since_s)))
+        left -= int(access * (self._now_s - since_s))
+        return left if left > 0 else 0
 
-    def _finish_s(self, key: int) -> float:
-        """When a capped flow ends at its present access rate."""
+    def _capped_due_s(self, key: int) -> float:
+        """When a capped flow ends at its present access rate, or when that changes."""
         left, since_s = self._capped[key]
-        if left <= ROUNDING_FRACTION * self._flows[key][1]:
+        access, change_s = self._access[key], self._change_s[key]
+        if left <= self._flows[key][1]:
             return since_s
-        access = self._access[key]
-        return since_s + left / access if access else math.inf
+        if access == 0:
+            return change_s
+        finish_s = since_s + float(left) / float(access)
+        return finish_s if finish_s < change_s else change_s
 
     def _set_due(self, key: int, due_s: float) -> None:
         if self._due_s.get(key) != due_s:
@@ -296,13 +313,13 @@ class SharedLink:
             if due_s < math.inf:
                 heappush(self._due_queue, (due_s, key))
 
-    def _next_due_s(self) -> float:
+    def _first_due_s(self) -> float:
         queue, due_s = self._due_queue, self._due_s
         while queue and due_s.get(queue[0][1]) != queue[0][0]:
             heappop(queue)
         return queue[0][0] if queue else math.inf
 
-    def _next_end_s(self) -> float:
+    def _first_end_s(self) -> float:
         """When the first level flow ends if nothing happens before."""
         queue, level = self._end_queue, self._level
         while queue and level.get(queue[0][1]) != queue[0][0]:
@@ -314,25 +331,28 @@ class SharedLink:
             return self._now_s
         return self._now_s + left / self._level_rate if self._level_rate else math.inf
 
+    def _queued(self) -> int:
+        short = len(self._due_queue) + len(self._end_queue)
+        return short + len(self._level_queue) + len(self._capped_queue)
+
     def _compact(self) -> None:
-        """Drop entries that no longer hold once they are the most: memory follows the flows."""
-        most = 4 * len(self._flows) + 64
-        if len(self._due_queue) > most:
-            self._due_queue = [(s, key) for key, s in self._due_s.items() if s < math.inf]
-            heapify(self._due_queue)
-        if len(self._end_queue) > most:
-            self._end_queue = [(end, key) for key, end in self._level.items()]
-            heapify(self._end_queue)
-        if len(self._level_queue) > most:
-            self._level_queue = [(self._access[key], key) for key in self._level]
-            heapify(self._level_queue)
-        if len(self._capped_queue) > most:
-            self._capped_queue = [(-self._access[key], key) for key in self._capped]
-            heapify(self._capped_queue)
+        """Drop the entries that no longer hold, so that memory follows the flows.
+
+        Not before the queues have tripled, so that an event pays for it once.
+        """
+        self._due_queue = [(s, key) for key, s in self._due_s.items() if s < math.inf]
+        self._end_queue = [(end, key) for key, end in self._level.items()]
+        self._level_queue = [(self._access[key], key) for key in self._level]
+        self._capped_queue = [(-self._access[key], key) for key in self._capped]
+        heapify(self._due_queue)
+        heapify(self._end_queue)
+        heapify(self._level_queue)
+        heapify(self._capped_queue)
+        self._most_queued = 3 * self._queued() + 64
 
 
 def _units(bits: float) -> int:
-    return int(min(bits, WIDEST_BPS) * UNITS)
+    return int((bits if bits < WIDEST_BPS else WIDEST_BPS) * UNITS)
 
 
 def _or_none(time_s: float) -> float | None:

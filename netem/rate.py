@@ -28,18 +28,32 @@ EDGE_FRACTION = 1e-15
 class _Steps:
     """What all curves that come from the same rates share, checked and summed once."""
 
-    __slots__ = ("dead_from_s", "edge_s", "edges", "peak_bps", "rate_bps", "rates", "sums")
+    __slots__ = (
+        "dead_from_s",
+        "edge_s",
+        "edges",
+        "ends",
+        "peak_bps",
+        "rate_bps",
+        "rates",
+        "steps_per_s",
+        "sums",
+    )
 
     def __init__(self, edge_s: F64, rate_bps: F64, period_s: float | None) -> None:
         _check_steps(edge_s, rate_bps, period_s)
-        ends = edge_s if period_s is None else np.append(edge_s, period_s)
-        bits = rate_bps[: ends.size - 1] * np.diff(ends) if ends.size > 1 else np.empty(0)
+        bounds = np.append(edge_s, math.inf if period_s is None else period_s)
+        whole = edge_s.size - (period_s is None)
+        bits = rate_bps[:whole] * np.diff(bounds)[:whole]
         self.edge_s = edge_s
         self.rate_bps = rate_bps
         self.peak_bps = float(rate_bps.max())
         self.dead_from_s = _dead_from_s(edge_s, rate_bps, period_s)
         # Single numbers come out of a memory view ten times faster than out of an array.
-        self.edges: Sequence[float] = _floats(edge_s)
+        self.edges: Sequence[float] = _floats(bounds[:-1])
+        self.ends: Sequence[float] = _floats(bounds[1:])
+        """float64 [m]  s: when each step ends, inf for the last of a curve without a period."""
+        self.steps_per_s = whole / float(bounds[whole]) if whole else 0.0
         self.rates: Sequence[float] = _floats(rate_bps)
         self.sums: Sequence[float] = _floats(np.concatenate([[0.0], np.cumsum(bits)]))
         """float64 [m] or [m + 1]: bits delivered by each edge, and by the end of the period."""
@@ -150,16 +164,19 @@ class RateCurve:
             if gap_s <= now_s:
                 return 0.0, self._back_s(now_s)
             cut_s = min(cut_s, gap_s)
-        edges, rates = self._steps.edges, self._steps.rates
+        steps = self._steps
+        edges, ends, period_s = steps.edges, steps.ends, self.period_s
         if len(edges) == 1:
-            return rates[0] * self._factor, cut_s
+            return steps.rates[0] * self._factor, cut_s
         lap_s, local_s = self._lap(now_s)
         local_s += EDGE_FRACTION * (now_s + self._entry_s)
-        if self.period_s is not None and local_s >= self.period_s:
-            lap_s, local_s = lap_s + self.period_s, 0.0
-        step = bisect_right(edges, local_s) - 1
-        change_s = lap_s + self._step_end_s(step)
-        return rates[step] * self._factor, min(change_s, cut_s)
+        if period_s is not None and local_s >= period_s:
+            lap_s, local_s = lap_s + period_s, 0.0
+        step = int(local_s * steps.steps_per_s)  # right where all steps are as long
+        if step >= len(edges) or not edges[step] <= local_s < ends[step]:
+            step = bisect_right(edges, local_s) - 1
+        change_s = lap_s + ends[step]
+        return steps.rates[step] * self._factor, change_s if change_s < cut_s else cut_s
 
     @property
     def constant_bps(self) -> float | None:
@@ -274,11 +291,15 @@ class RateCurve:
 
     def _lap(self, now_s: float) -> tuple[float, float]:
         """Start of the loop that ``now_s`` falls in, and the time since then."""
-        if self.period_s is None:
-            return 0.0, now_s
         period_s = self.period_s
-        lap_s = math.floor((now_s + self._entry_s) / period_s) * period_s - self._entry_s
-        return lap_s, min(max(now_s - lap_s, 0.0), period_s)
+        if period_s is None:
+            return 0.0, now_s
+        entry_s = self._entry_s
+        lap_s = (now_s + entry_s) // period_s * period_s - entry_s
+        local_s = now_s - lap_s
+        if local_s < 0.0:
+            return lap_s, 0.0
+        return lap_s, local_s if local_s < period_s else period_s
 
     def _bits_until(self, local_s: float) -> float:
         steps = self._steps
@@ -305,19 +326,13 @@ class RateCurve:
         lap_s, local_s = self._lap(start_s)
         step = bisect_right(steps.edges, local_s) - 1
         bps = steps.rates[step]
-        end_s = self._step_end_s(step)
+        end_s = steps.ends[step]
         if bps > 0 and bits <= bps * (end_s - local_s):
             return start_s + bits / bps
         if end_s == math.inf:
             return math.inf
         target_bits = steps.sums[step + 1] + (bits - bps * (end_s - local_s))
         return max(start_s, self._reach_s(lap_s, target_bits))
-
-    def _step_end_s(self, step: int) -> float:
-        edges = self._steps.edges
-        if step + 1 < len(edges):
-            return edges[step + 1]
-        return math.inf if self.period_s is None else self.period_s
 
     def _reach_s(self, lap_s: float, target_bits: float) -> float:
         """When the integral since ``lap_s`` reaches ``target_bits`` > 0: the inverse of the sum."""
