@@ -27,6 +27,7 @@ from fedsys._flwr_private import (
 from fedsys.errors import ConfigError
 from fedsys.types import LinkSample
 from netem.link import Link
+from netem.rate import RateCurve
 from netem.sizes import message_bytes
 from netem.timeline import Exchange, Outcome, Timeline
 
@@ -51,11 +52,11 @@ class VirtualGrid(Grid):
     ``submit`` starts the real training of several messages and returns a future for each.
     ``compute_s(node_id, reply)`` says how long the device would have worked for that reply.
     ``server_egress_bps`` is shared by all downloads, ``server_ingress_bps`` by all uploads; None
-    leaves each client its own link. ``drop(node_id, turn)`` makes a device vanish after its
-    download: after ``heartbeat_s`` the server learns of it by an error of code 5 (node
-    unavailable), as it does when a link dies for good. ``turn`` is the number in the message's
-    ``group_id`` (the round), or else how many messages the node has had; it also names the random
-    draws, so a run resumed at a round draws what an unbroken one does.
+    leaves each client its own link, a curve is a server whose rates change. ``drop(node_id, turn)``
+    makes a device vanish after its download: after ``heartbeat_s`` the server learns of it by an
+    error of code 5 (node unavailable), as it does when a link dies for good. ``turn`` is the number
+    in the message's ``group_id`` (the round), or else how many messages the node has had; it also
+    names the random draws, so a run resumed at a round draws what an unbroken one does.
     """
 
     whole_messages = True
@@ -69,16 +70,15 @@ class VirtualGrid(Grid):
         submit: Callable[[Sequence[Message]], list[Future[Message]]],
         compute_s: Callable[[int, Message], float],
         seed: int,
-        server_egress_bps: float | None = None,
-        server_ingress_bps: float | None = None,
+        server_egress_bps: RateCurve | float | None = None,
+        server_ingress_bps: RateCurve | float | None = None,
         drop: Callable[[int, int], bool] | None = None,
         heartbeat_s: float = 60.0,
         run_id: int = 1,
         start_s: float = 0.0,
     ) -> None:
-        for name, bps in (("egress", server_egress_bps), ("ingress", server_ingress_bps)):
-            if bps is not None and not 0 < bps < math.inf:
-                raise ConfigError(f"server_{name}_bps must be above 0, or None for no limit: {bps}")
+        _check_server("egress", server_egress_bps)
+        _check_server("ingress", server_ingress_bps)
         set_task_identity(run_id)
         self._node_ids = dict.fromkeys(node_ids)
         self._links: dict[int, Link] = {}
@@ -317,6 +317,16 @@ class VirtualGrid(Grid):
             reply = pending.reply or self._await(pending)
         stamp(reply, run_id=self._run_id, src_node_id=node_id, message_id=f"reply-{exchange.key}")
         return reply
+
+
+def _check_server(way: str, rate: RateCurve | float | None) -> None:
+    if isinstance(rate, RateCurve):
+        if rate.dead_from_s() < math.inf:
+            raise ConfigError(
+                f"server_{way}_bps must not be 0 for good, as it is from {rate.dead_from_s()} s on"
+            )
+    elif rate is not None and not 0 < rate < math.inf:
+        raise ConfigError(f"server_{way}_bps must be above 0, or None for no limit: {rate}")
 
 
 def _sample(exchange: Exchange) -> LinkSample:

@@ -7,7 +7,6 @@ give the same times in any process.
 
 import heapq
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from fedsys.errors import LinkError
 from fedsys.rng import rng_for
 from netem.fair import SharedLink
 from netem.link import Link, Way
+from netem.rate import RateCurve
 from netem.transfer import Transfer, plan_transfer
 
 Outcome = tuple[int, float]
@@ -58,8 +58,8 @@ class Timeline:
         link_of: Callable[[int], Link],
         outcome_of: Callable[[Exchange], Outcome],
         seed: int,
-        server_egress_bps: float | None,
-        server_ingress_bps: float | None,
+        server_egress_bps: RateCurve | float | None,
+        server_ingress_bps: RateCurve | float | None,
         heartbeat_s: float,
         now_s: float = 0.0,
     ) -> None:
@@ -76,7 +76,11 @@ class Timeline:
         if server_ingress_bps is not None:
             self._shared["up"] = SharedLink(server_ingress_bps, now_s)
         self._open: dict[int, Exchange] = {}
-        self._waiting: dict[int, deque[int]] = {}
+        self._borrowed = False
+        """Whether exchanges in ``_open`` may belong to the timeline that this is a copy of."""
+        self._own: set[int] = set()
+        """Those that do not."""
+        self._waiting: dict[int, tuple[int, ...]] = {}
         """node -> keys of its exchanges; the first one is under way."""
         self._events: list[tuple[float, int, str]] = []
         self._phases: dict[int, tuple[Transfer, int]] = {}
@@ -85,9 +89,9 @@ class Timeline:
     def send(self, exchange: Exchange) -> None:
         """Hand ``exchange`` to its node now; it begins when the node is free and asks for it."""
         self._open[exchange.key] = exchange
-        queue = self._waiting.setdefault(exchange.node_id, deque())
-        queue.append(exchange.key)
-        if len(queue) == 1:
+        busy_with = self._waiting.get(exchange.node_id, ())
+        self._waiting[exchange.node_id] = (*busy_with, exchange.key)
+        if not busy_with:
             self._fetch(exchange, idle=True)
 
     def withdraw(self, key: int) -> bool:
@@ -96,17 +100,18 @@ class Timeline:
         if exchange is None or exchange.begun_s is not None:
             return False
         queue = self._waiting[exchange.node_id]
-        was_next = queue[0] == key
-        queue.remove(key)
+        self._waiting[exchange.node_id] = tuple(one for one in queue if one != key)
         del self._open[key]
-        if was_next:
+        if queue[0] == key:
             self._go_on(exchange.node_id, idle=True)
         return True
 
     def next_event_s(self) -> float:
         """When something happens next; inf when nothing is under way."""
-        heap_s = self._events[0][0] if self._events else math.inf
-        return min(heap_s, *(link.next_event_s() for link in self._shared.values()), math.inf)
+        next_s = self._events[0][0] if self._events else math.inf
+        for link in self._shared.values():
+            next_s = min(next_s, link.next_event_s())
+        return next_s
 
     def step(self) -> list[Exchange]:
         """Move the clock to the next event; the exchanges that ended with it."""
@@ -117,23 +122,26 @@ class Timeline:
                 self._end_phase(key)
         while self._events and self._events[0][0] <= self.now_s:
             _, key, event = heapq.heappop(self._events)
-            exchange = self._open.get(key)
-            if exchange is None:  # it was lost while this event of it lay ahead
+            if key not in self._open:  # it was lost while this event of it lay ahead
                 continue
+            exchange = self._own_exchange(key)
             _HANDLERS[event](self, exchange)
             if exchange.ended_s is not None:
                 ended.append(exchange)
         return ended
 
     def copy(self) -> "Timeline":
-        """A timeline that goes its own way from here, to look ahead on."""
+        """A timeline to look ahead on; of no more use once this one has moved.
+
+        Costs a copy of some lists: an exchange is copied when something happens to it.
+        """
         twin = Timeline.__new__(Timeline)
         twin.__dict__.update(self.__dict__)
         twin._shared = {way: link.copy() for way, link in self._shared.items()}
-        twin._open = {key: replace(exchange) for key, exchange in self._open.items()}
-        twin._waiting = {node_id: deque(keys) for node_id, keys in self._waiting.items()}
-        twin._events = list(self._events)
-        twin._phases = dict(self._phases)
+        twin._open, twin._borrowed, twin._own = self._open.copy(), True, set()
+        twin._waiting = self._waiting.copy()
+        twin._events = self._events.copy()
+        twin._phases = self._phases.copy()
         return twin
 
     def state(self) -> dict[str, Any]:
@@ -156,13 +164,21 @@ class Timeline:
         self.now_s = state["now_s"]
         self.downlink_bytes, self.uplink_bytes = state["downlink_bytes"], state["uplink_bytes"]
         self._open = {saved["key"]: _exchange(saved) for saved in state["open"]}
-        self._waiting = {node_id: deque(keys) for node_id, *keys in state["waiting"]}
+        self._waiting = {node_id: tuple(keys) for node_id, *keys in state["waiting"]}
         self._events = [(time_s, key, event) for time_s, key, event in state["events"]]
         self._phases = {key: (self._transfer(self._open[key]), n) for key, n in state["phases"]}
         for way, link in self._shared.items():
             saved = state["shared"][way]
             phases = {key: self._phases[key] for key, *_ in saved["flows"]}
             link.restore(saved, {key: t.phases[n].curve for key, (t, n) in phases.items()})
+
+    def _own_exchange(self, key: int) -> Exchange:
+        """An open exchange that may be written to."""
+        exchange = self._open[key]
+        if self._borrowed and key not in self._own:
+            exchange = self._open[key] = replace(exchange)
+            self._own.add(key)
+        return exchange
 
     def _fetch(self, exchange: Exchange, *, idle: bool) -> None:
         """Let the node begin: now, or when it takes part and has asked for messages.
@@ -189,7 +205,7 @@ class Timeline:
         """Let the node fetch what waits for it, if anything does."""
         queue = self._waiting[node_id]
         if queue:
-            self._fetch(self._open[queue[0]], idle=idle)
+            self._fetch(self._own_exchange(queue[0]), idle=idle)
         else:
             del self._waiting[node_id]
 
@@ -253,7 +269,7 @@ class Timeline:
     def _on_uploaded(self, exchange: Exchange) -> None:
         exchange.ended_s = self.now_s
         del self._open[exchange.key]
-        self._waiting[exchange.node_id].popleft()
+        self._waiting[exchange.node_id] = self._waiting[exchange.node_id][1:]
         self._go_on(exchange.node_id, idle=False)
 
     def _on_lost(self, exchange: Exchange) -> None:
