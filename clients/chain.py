@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from clients.graph import graph_of
+from clients.graph import graph_of, has_hooks
 
 Activation = Literal["none", "relu", "tanh", "sigmoid"]
 
@@ -58,6 +58,9 @@ def chain_of(model: nn.Module) -> Chain | None:
         return None
     if any(p.dtype != torch.float32 or not p.requires_grad for p in model.parameters()):
         return None
+    if type(model) is nn.Linear and not has_hooks(model):
+        bias = None if model.bias is None else "bias"
+        return Chain(nn.Identity(), (Dense("weight", bias, "none"),))
     graph = graph_of(model, deep=True)
     if graph is None:
         return None
@@ -66,8 +69,8 @@ def chain_of(model: nn.Module) -> Chain | None:
     layers = None if start is None else _layers(model, nodes[start:])
     if start is None or layers is None:
         return None
-    names = {name for layer in layers for name in (layer.weight, layer.bias) if name is not None}
-    if names != model.state_dict().keys():
+    names = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
+    if sorted(names) != sorted(model.state_dict()):
         return None
     return Chain(_prefix(model, graph, nodes[start]), layers)
 

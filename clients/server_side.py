@@ -5,6 +5,7 @@ The server loads this by name, so that it imports no torch itself.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import torch
 from clients.data.federated import federated_data
 from clients.evaluate import evaluate
 from clients.fast_conv import speed_up
+from clients.flops import FlopCount
 from clients.weights import Array, build_model, load_arrays, to_arrays
+from fedsys.config.load import parse_experiment
 from fedsys.config.schema import Experiment
 
 _FLOPS_BATCH = 2
@@ -52,16 +55,12 @@ class ServerTask:
         that the counter knows is estimated at 6 per parameter: a multiplication and an addition
         forward, twice that backward.
         """
-        # Imported here because only this needs it.
-        from torch.utils.flop_counter import FlopCounterMode
-
         model = build_model(self._data.task, self._seed)
         x, y = self._data.train.x[:_FLOPS_BATCH], self._data.train.y[:_FLOPS_BATCH]
-        with FlopCounterMode(display=False) as counter:
+        with FlopCount() as count:
             self._data.task.loss(model, x, y).backward()  # type: ignore[no-untyped-call]
-        counted: int = counter.get_total_flops()
-        if counted:
-            return counted / len(x)
+        if count.flops:
+            return count.flops / len(x)
         return 6.0 * sum(p.numel() for p in model.parameters() if p.requires_grad)
 
     def examples_per_client(self) -> list[int]:
@@ -81,6 +80,17 @@ class ServerTask:
             counts = [np.bincount(labels[p], minlength=classes).tolist() for p in self._data.parts]
         examples = self.examples_per_client()
         return {"digest": self._data.digest, "examples": examples, "label_counts": counts}
+
+
+def evaluate_for(text: str, arrays: Mapping[str, Array]) -> tuple[float, float]:
+    """``ServerTask.evaluate`` in any process, for the experiment that ``text`` (TOML) describes."""
+    return server_task_for(text).evaluate(arrays)
+
+
+@lru_cache(maxsize=1)
+def server_task_for(text: str) -> ServerTask:
+    """The task as the server sees it, kept for later calls."""
+    return ServerTask(parse_experiment(text, where="run config"))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from clients.server_side import ServerTask
 from clients.tasks.digits import Digits
@@ -95,3 +96,13 @@ def test_a_fault_in_data_or_split_shows_at_the_start():
         server("partition.clients = 1000")
     with pytest.raises(ConfigError, match="apt install"):
         server("task.name = 'fashion_mnist'\ntask.options.folder = '/nowhere'")
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_flops_are_those_of_torch_s_own_counter(name):
+    task = Digits(model=name)
+    model, data = task.build_model(), task.train_data()
+    with FlopCounterMode(display=False) as counter:
+        task.loss(model, data.x[:2], data.y[:2]).backward()
+    options = f"task.options.model = '{name}'"
+    assert 2 * server(options).flops_per_sample() == counter.get_total_flops()
