@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 _PASSED_BY = ("is_contiguous", "size", "stride", "storage_offset", "numel", "dim", "layout")
 
 
-class FlopCount(TorchDispatchMode):
+class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the products and convolutions that run inside ``with``, in ``flops``."""
 
     flops: int = 0

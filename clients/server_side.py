@@ -57,7 +57,8 @@ class ServerTask:
         """
         model = build_model(self._data.task, self._seed)
         x, y = self._data.train.x[:_FLOPS_BATCH], self._data.train.y[:_FLOPS_BATCH]
-        with FlopCount() as count:
+        count: FlopCount = FlopCount()  # type: ignore[no-untyped-call]
+        with count:
             self._data.task.loss(model, x, y).backward()  # type: ignore[no-untyped-call]
         if count.flops:
             return count.flops / len(x)
