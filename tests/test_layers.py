@@ -40,6 +40,9 @@ OUTSIDE = {
     "matplotlib": ("fedsys/telemetry/",),
     "typer": ("fedsys/cli/",),
     "rich": ("fedsys/cli/",),
+    "starlette": ("netem/proxy/",),
+    "uvicorn": ("netem/proxy/",),
+    "cryptography": ("fedsys/deploy/",),
     "pydantic": ("fedsys/config/", "fedsys/telemetry/records.py", "clients/tasks/_load.py"),
 }
 """Library to the only places that may import it."""
