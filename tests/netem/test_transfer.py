@@ -94,7 +94,8 @@ def test_the_window_doubles_from_ten_packets_each_round_trip():
 # that others used too. Where the model was fitted: BBR's lag on 10 Mbit/s, 200 ms and 50 Mbit/s,
 # 100 ms without loss; the burst of slow start that a short queue meets on 10 Mbit/s, 200 ms,
 # 16 to 64 kB; the rounds for which loss holds BBR's window on 10 Mbit/s, 200 ms, 1 %. No number
-# of CUBIC's was fitted on a row with loss.
+# of CUBIC's was fitted on a row with loss. The rows of 3 Mbit/s, 80 ms and 8 Mbit/s, 120 ms were
+# measured when the model was done.
 POSTS = Path(__file__).with_name("posts.csv")
 
 
