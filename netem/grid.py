@@ -91,6 +91,8 @@ class VirtualGrid(Grid):
         self._sent = 0
         self._turns: dict[int, int] = {}
         self._pending: dict[str, _Pending] = {}
+        self._arrived: dict[str, None] = {}
+        """Ids of replies to pull, in order of arrival."""
         self._samples: dict[str, Exchange] = {}
         self._timeline = Timeline(
             link_of=self._link_of,
@@ -164,7 +166,11 @@ class VirtualGrid(Grid):
             for message_id, pending in wanted.items()
             if pending is not None and pending.exchange.ended_s is not None
         ]
-        return [self._reply(self._pending.pop(message_id)) for _, _, message_id in sorted(arrived)]
+        replies = []
+        for _, _, message_id in sorted(arrived):
+            self._arrived.pop(message_id, None)
+            replies.append(self._reply(self._pending.pop(message_id)))
+        return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -185,6 +191,18 @@ class VirtualGrid(Grid):
         if waiting and deadline_s < math.inf:
             self._timeline.now_s = deadline_s
         return self.pull_messages(ids)
+
+    def receive_next(self, *, timeout: float | None = None) -> list[Message]:
+        """Let time pass until a reply is there or ``timeout`` seconds are over, and pull.
+
+        For asynchronous strategies: costs what happens until then, however many are waited for.
+        """
+        deadline_s = math.inf if timeout is None else self.now_s + max(0.0, timeout)
+        while not self._arrived and self._is_due(deadline_s):
+            self._step()
+        if not self._arrived and deadline_s < math.inf:
+            self._timeline.now_s = deadline_s
+        return self.pull_messages(list(self._arrived))
 
     def advance_to(self, now_s: float) -> None:
         """Let time pass until ``now_s``; nothing happens if that is not ahead."""
@@ -227,6 +245,7 @@ class VirtualGrid(Grid):
             ended = pending.exchange.ended_s is not None
             if ended or self._timeline.withdraw(pending.exchange.key):
                 del self._pending[message_id]
+                self._arrived.pop(message_id, None)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, JSON-able; replies that were not pulled are not kept.
@@ -287,8 +306,13 @@ class VirtualGrid(Grid):
         ended = self._timeline.step()
         for exchange in ended:
             message_id = f"message-{exchange.key}"
-            if message_id in self._pending and self._pending[message_id].cancelled:
+            pending = self._pending.get(message_id)
+            if pending is None:
+                continue
+            if pending.cancelled:
                 del self._pending[message_id]
+            else:
+                self._arrived[message_id] = None
         return ended
 
     def _outcome_of(self, exchange: Exchange) -> Outcome:
