@@ -237,7 +237,7 @@ class _Sender:
         grows by half of what is sent; the first window arrives all at once.
         """
         path = self.path
-        pairs = self._pairs if recovering else send if self.window.slow else 0.0
+        pairs = min(self._pairs, send) if recovering else send if self.window.slow else 0.0
         if pairs:
             step_s = path.sent_s(self.now_s, 1.0) - self.now_s
             standing = self._standing_s / step_s if step_s else 0.0
@@ -245,12 +245,12 @@ class _Sender:
             free = max(0.0, path.queue_packets - standing - burst)
             share = 1 if self.rounds == 1 else 2
             at = share * free
-            turned_away = float(math.ceil((pairs - at) / share))
+            over = math.ceil(max(0.0, pairs - at) / share)
         else:
             carried = path.curve.bits_between(self.now_s, self.now_s + path.rtt_s)
             at = path.queue_packets + carried / path.packet_bits
-            turned_away = float(int(send - at))
-        return at, max(0.0, turned_away)
+            over = int(max(0.0, send - at))
+        return at, min(float(over), send - 1)
 
     def _advance(self, send: float, recovering: bool) -> None:
         """End a round in which all packets got through."""

@@ -28,7 +28,7 @@ from netem.tcp import (
     wire_bits,
 )
 
-MAX_ATTEMPTS = 50
+MAX_ATTEMPTS = 20
 """Connections in a row that outages may break before a transfer is given up."""
 _DEAD = RateCurve.constant(0.0)
 
