@@ -76,6 +76,11 @@ class RoundBudget(Strategy):
         self._round = 0
         self.stopped_by = ""
 
+    @property
+    def clients_remember(self) -> bool:
+        """Whether clients keep models or residuals from round to round."""
+        return self._codec.holds or self._codec.leaves_residuals
+
     def arrays(self) -> dict[str, Values]:
         """The global model, tensor by tensor."""
         return self._codec.schema.join(self._flat, self._raw)

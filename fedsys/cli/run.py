@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from flwr.app import Message, MetricRecord
@@ -11,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from clients.device import autocast, choose_device
 from clients.server_side import ServerTask
 from fedsys.cli.execution import INTERRUPTED
+from fedsys.cli.saving import Saving
 from fedsys.codecs._chain import parse
 from fedsys.config.load import dump_toml
 from fedsys.config.schema import Experiment
@@ -19,13 +21,17 @@ from fedsys.errors import ConfigError
 from fedsys.rng import rng_for
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import NodeConfig, RoundRecord
-from netem.devices import device_for
+from netem.devices import Device, device_for
 from netem.grid import VirtualGrid
+from netem.link import Link
 from netem.profiles import link_for
-from strategies._flower import RoundBudget
+from strategies._flower import Ahead, RoundBudget
 from strategies.server_app import controller_for
 
 CLIENT_APP = "clients.client_app:app"
+EVALUATE = "clients.server_side:evaluate_for"
+KEPT_NODES = 4096
+"""Nodes whose devices are remembered; others are drawn again, with the same outcome."""
 COHORT, WARM_UP = "clients.cohort_app:serve", "clients.cohort_app:warm_up"
 
 
@@ -95,40 +101,61 @@ def _run(
     # Sums over several threads differ in the last bits from sums over one.
     with threadpool_limits(1):
         grid = _grid(experiment, nodes, pool, task.flops_per_sample())
-        pool.wait_ready()
         records = _resume(folder, strategy, grid)
-        stopped_by = strategy.stopped_by
-        for record in strategy.rounds(grid):
+        saving = Saving(
+            folder,
+            snapshot=lambda: (
+                strategy.tensors(),
+                {"strategy": strategy.state(), "grid": grid.state()},
+            ),
+            every_round=strategy.clients_remember,
+            stop=stop,
+        )
+        pool.wait_ready()
+        for record in strategy.rounds(grid, _ahead(experiment, pool, saving)):
             records.append(record)
-            folder.append(record)
-            state = {"strategy": strategy.state(), "grid": grid.state()}
-            folder.save_checkpoint(record.round, strategy.tensors(), state)
+            saving.after(record)
             if on_round is not None:
                 on_round(record)
-            stopped_by = strategy.stopped_by
-            if not stopped_by and stop():
+            if saving.is_stopping and not strategy.stopped_by:
                 return RunResult(INTERRUPTED, records, "")
     model_sha256 = folder.save_model(strategy.arrays())
-    return RunResult(stopped_by, records, model_sha256)
+    return RunResult(strategy.stopped_by, records, model_sha256)
+
+
+def _ahead(experiment: Experiment, pool: Pool, saving: Saving) -> Ahead:
+    text = dump_toml(experiment)
+
+    def before_next() -> bool:
+        saving.between_rounds()
+        is_free = experiment.engine.overlap and not saving.every_round
+        return is_free and not saving.is_stopping
+
+    return Ahead(lambda arrays: pool.call(EVALUATE, text, dict(arrays)), before_next)
 
 
 def _grid(experiment: Experiment, nodes: range, pool: Pool, flops: float) -> VirtualGrid:
     """The emulated network with these nodes on it, at virtual second 0."""
     network, devices, seed = experiment.network, experiment.devices, experiment.run.seed
-    links = {node: link_for(network.link, network.options, seed, node) for node in nodes}
-    fleet = {node: device_for(devices.profile, devices.options, seed, node) for node in nodes}
+
+    def link_of(node: int) -> Link:
+        return link_for(network.link, network.options, seed, node)
+
+    @lru_cache(KEPT_NODES)
+    def device_of(node: int) -> Device:
+        return device_for(devices.profile, devices.options, seed, node)
 
     def compute_s(node: int, reply: Message) -> float:
         metrics = reply.content.get("metrics")
         steps, samples = (_count(metrics, key) for key in ("local-steps", "samples"))
-        return steps * fleet[node].step_s(flops * samples / steps) if steps else 0.0
+        return steps * device_of(node).step_s(flops * samples / steps) if steps else 0.0
 
     def drop(node: int, turn: int) -> bool:
         return bool(rng_for(seed, "dropout", node, turn).random() < network.dropout_fraction)
 
     return VirtualGrid(
         node_ids=nodes,
-        link_of=links.__getitem__,
+        link_of=link_of,
         submit=pool.submit,
         compute_s=compute_s,
         seed=seed,

@@ -181,6 +181,8 @@ class Engine(Section):
 
     batch: bool = True
     """Serve clients of a round together, and sum their updates where they were made."""
+    overlap: bool = True
+    """Evaluate, and write to the disk, while the next round is computed already."""
 
 
 class Entry(Section):

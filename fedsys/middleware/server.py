@@ -133,11 +133,11 @@ class ServerCodec:
 
     def accept(self, node: int, version: int) -> None:
         """The update of ``node`` based on ``version`` was used; it may commit its residual."""
-        if self._leaves_residuals:
+        if self.leaves_residuals:
             self.acked[node] = version
 
     @property
-    def _leaves_residuals(self) -> bool:
+    def leaves_residuals(self) -> bool:
         """Whether any codec that a client is asked for drops something."""
         return self.holds or bool(parse(self.config.uplink).stages)
 

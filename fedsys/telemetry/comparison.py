@@ -1,10 +1,12 @@
 """Strategies over the same seeds, side by side: one row each, ratios to the first."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from statistics import median
 from typing import Any
 
+from fedsys.config.schema import Budget
 from fedsys.errors import ConfigError
 from fedsys.telemetry.statistics import (
     Interval,
@@ -14,7 +16,7 @@ from fedsys.telemetry.statistics import (
     paired_ratio,
     spread,
 )
-from fedsys.telemetry.summary import Cost, Summary, summarise
+from fedsys.telemetry.summary import Summary, summarise
 from fedsys.types import RoundRecord
 
 MEASURES = ("seconds", "uplink_bytes", "downlink_bytes", "rounds")
@@ -35,6 +37,8 @@ class Row:
     label: str
     trials: Mapping[int, Trial]
     target: float | None
+    horizon: Mapping[str, float] = field(default_factory=dict)
+    """Measure to what a run that missed the target is scored at, at least."""
 
     @cached_property
     def summaries(self) -> dict[int, Summary]:
@@ -51,7 +55,8 @@ class Row:
 
     def scores(self, measure: str) -> dict[int, Score]:
         """Cost to the target by seed, in one measure; the horizon where it was not met."""
-        return {seed: _score(s, measure) for seed, s in self.summaries.items()}
+        least = self.horizon.get(measure, 0.0)
+        return {seed: _score(s, measure, least) for seed, s in self.summaries.items()}
 
     def to_target(self, measure: str) -> Spread:
         """Cost to the target over seeds."""
@@ -76,19 +81,26 @@ class Comparison:
     name: str
     target: float | None
     rows: Sequence[Row]
+    oracles: Mapping[str, Row] = field(default_factory=dict)
+    """What hindsight would have run, by the kind of hindsight; see ``telemetry.hindsight``."""
+    share: float | None = None
+    """The target is this share of the best; None where it was given as a level."""
 
     @property
     def seeds(self) -> list[int]:
         """Every seed of every row."""
         return sorted({seed for row in self.rows for seed in row.trials})
 
-    def ratio(self, row: Row, measure: str) -> Interval | None:
-        """``row`` over the baseline in cost to the target, over the seeds that both have."""
-        ours, base = row.scores(measure), self.rows[0].scores(measure)
-        pairs = sorted(ours.keys() & base.keys())
+    def ratio(self, row: Row, measure: str, base: Row | None = None) -> Interval | None:
+        """``row`` over ``base`` in cost to the target, over the seeds that both have.
+
+        None for ``base`` is the baseline.
+        """
+        ours, theirs = row.scores(measure), (base or self.rows[0]).scores(measure)
+        pairs = sorted(ours.keys() & theirs.keys())
         if self.target is None or not pairs:
             return None
-        return paired_ratio([ours[s] for s in pairs], [base[s] for s in pairs])
+        return paired_ratio([ours[s] for s in pairs], [theirs[s] for s in pairs])
 
     def gain(self, row: Row) -> Interval | None:
         """``row`` minus the baseline in final metric, over the seeds that both have."""
@@ -99,13 +111,48 @@ class Comparison:
 
 
 def compare(
-    name: str, target: float | None, trials: Mapping[str, Mapping[int, Trial]]
+    name: str,
+    target: float | None,
+    trials: Mapping[str, Mapping[int, Trial]],
+    *,
+    budget: Budget | None = None,
+    share: float | None = None,
 ) -> Comparison:
-    """Line up ``trials`` (label -> seed -> run), baseline first; a label without runs is out."""
-    rows = [Row(label, by_seed, target) for label, by_seed in trials.items() if by_seed]
+    """Line up ``trials`` (label -> seed -> run), baseline first; a label without runs is out.
+
+    ``budget`` gives the horizon at which runs that missed the target are scored; without it they
+    count with what they spent. With ``share`` the target is that share of the best.
+    """
+    if share is not None:
+        target = share_of_best(share, trials)
+    horizon = _horizon(budget)
+    rows = [Row(label, by_seed, target, horizon) for label, by_seed in trials.items() if by_seed]
     if not rows:
         raise ConfigError(f"{name}: no run to compare")
-    return Comparison(name, target, rows)
+    return Comparison(name, target, rows, share=share)
+
+
+def share_of_best(share: float, trials: Mapping[str, Mapping[int, Trial]]) -> float | None:
+    """``share`` of the best metric that any strategy reached, its median over the seeds.
+
+    None where nothing was evaluated.
+    """
+    bests = []
+    for by_seed in trials.values():
+        found = [summarise(trial.records, None).best_metric for trial in by_seed.values()]
+        known = [metric for metric in found if metric is not None]
+        if known:
+            bests.append(median(known))
+    return share * max(bests) if bests else None
+
+
+def _horizon(budget: Budget | None) -> dict[str, float]:
+    horizon = {}
+    if budget is not None and budget.seconds is not None:
+        horizon["seconds"] = budget.seconds
+    if budget is not None and budget.uplink_mb is not None:
+        horizon["uplink_bytes"] = 1e6 * budget.uplink_mb
+    return horizon
 
 
 def comparison_json(comparison: Comparison, verdict: Sequence[str]) -> dict[str, Any]:
@@ -113,8 +160,10 @@ def comparison_json(comparison: Comparison, verdict: Sequence[str]) -> dict[str,
     return {
         "experiment": comparison.name,
         "target": comparison.target,
+        "target_share": comparison.share,
         "seeds": comparison.seeds,
         "rows": [_row_json(comparison, row) for row in comparison.rows],
+        "oracles": {kind: _row_json(comparison, row) for kind, row in comparison.oracles.items()},
         "verdict": list(verdict),
     }
 
@@ -131,7 +180,11 @@ def _row_json(comparison: Comparison, row: Row) -> dict[str, Any]:
         "reached_target": row.reached,
         "final_accuracy": final.median if final else None,
         "final_accuracy_range": [final.low, final.high] if final else None,
-        "final_accuracy_gain": _interval_json(comparison.gain(row)),
+        "final_accuracy_gain": interval_json(comparison.gain(row)),
+        "seconds_over_oracle": {
+            kind: interval_json(comparison.ratio(row, "seconds", oracle))
+            for kind, oracle in comparison.oracles.items()
+        },
         "stopped_by": {seed: s.stopped_by for seed, s in row.summaries.items()},
     }
     for measure in MEASURES:
@@ -142,14 +195,17 @@ def _row_json(comparison: Comparison, row: Row) -> dict[str, Any]:
         ratio = comparison.ratio(row, measure)
         name = measure.removesuffix("_bytes")
         found[f"{name}_ratio"] = ratio.mean if ratio and not ratio.unknown else None
-        found[f"{name}_ratio_interval"] = _interval_json(ratio)
+        found[f"{name}_ratio_interval"] = interval_json(ratio)
     return found
 
 
-def _interval_json(interval: Interval | None) -> dict[str, Any] | None:
+def interval_json(interval: Interval | None) -> dict[str, Any] | None:
+    """An interval for ``--json``; null where there is none."""
     return asdict(interval) if interval else None
 
 
-def _score(summary: Summary, measure: str) -> Score:
-    cost: Cost = summary.at_target or summary.total
-    return Score(float(getattr(cost, measure)), censored=summary.at_target is None)
+def _score(summary: Summary, measure: str, least: float) -> Score:
+    if summary.at_target is not None:
+        return Score(float(getattr(summary.at_target, measure)))
+    spent = float(getattr(summary.total, measure))
+    return Score(max(spent, least), censored=True)

@@ -39,11 +39,17 @@ def _plain(value: Any) -> Any:
 
 
 def append_record(path: Path, record: RoundRecord) -> None:
-    """Add a line in one write; on return it is on the disk."""
+    """Add a line in one write; it is on the disk after the next ``sync_records``."""
     line = record_line(record)
     with path.open("ab", buffering=0) as file:
         file.write(line)
-        os.fsync(file.fileno())
+
+
+def sync_records(path: Path) -> None:
+    """Return once all lines are on the disk."""
+    if path.exists():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def read_records(path: Path) -> list[RoundRecord]:

@@ -21,7 +21,7 @@ from fedsys.errors import ConfigError
 from fedsys.telemetry import checkpoint
 from fedsys.telemetry.atomic import SUFFIX, write_atomic
 from fedsys.telemetry.checkpoint import Checkpoint, Tensors
-from fedsys.telemetry.records import append_record, keep_records, read_records
+from fedsys.telemetry.records import append_record, keep_records, read_records, sync_records
 from fedsys.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
@@ -79,7 +79,7 @@ class RunFolder:
         return read_records(self.path / ROUNDS)
 
     def append(self, record: RoundRecord) -> None:
-        """Add a round; on return it is on the disk."""
+        """Add a round; it is on the disk with the next checkpoint."""
         append_record(self.path / ROUNDS, record)
 
     def truncate(self, rounds: int) -> None:
@@ -90,6 +90,7 @@ class RunFolder:
         self, round_number: int, tensors: Tensors, state: Mapping[str, Any]
     ) -> None:
         """Save what the run needs to go on after ``round_number``; the one before is kept."""
+        sync_records(self.path / ROUNDS)
         checkpoint.save_checkpoint(self.path / "checkpoint", round_number, tensors, state)
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -102,6 +103,7 @@ class RunFolder:
 
     def save_model(self, tensors: Tensors) -> str:
         """Write ``model.safetensors``; returns the file's SHA-256, equal for equal weights."""
+        sync_records(self.path / ROUNDS)
         data = safetensors.numpy.save(dict(tensors))
         write_atomic(self.path / MODEL, data)
         return hashlib.sha256(data).hexdigest()

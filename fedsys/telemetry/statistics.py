@@ -92,14 +92,15 @@ def geometric_mean(values: Sequence[float]) -> float:
 def paired_ratio(ours: Sequence[Score], base: Sequence[Score], seed: int = 0) -> Interval:
     """Geometric mean of ours over base, pair by pair, with its interval."""
     logs = [_log_ratio(a, b) for a, b in zip(ours, base, strict=True)]
-    found = paired_difference(logs, seed)
-    return replace(
-        found,
-        mean=math.exp(found.mean),
-        low=math.exp(max(found.low, -_MAX_LOG)),
-        high=math.exp(min(found.high, _MAX_LOG)),
-        bound=_bound(ours, base),
-    )
+    return replace(_ratio_of(logs, seed), bound=_bound(ours, base))
+
+
+def pooled_ratio(ratios: Sequence[float], seed: int = 0) -> Interval:
+    """Geometric mean of ratios, one a scene, with its interval over scenes.
+
+    Scenes are what is resampled: seeds within a scene tell nothing of the next scene.
+    """
+    return _ratio_of([math.log(max(ratio, _TINY)) for ratio in ratios], seed)
 
 
 def paired_difference(differences: Sequence[float], seed: int = 0) -> Interval:
@@ -117,6 +118,16 @@ def paired_difference(differences: Sequence[float], seed: int = 0) -> Interval:
         low, high = min(low, mean - margin), max(high, mean + margin)
     significant = len(values) >= MIN_PAIRS and (low > 0 or high < 0)
     return Interval(mean, low, high, len(values), significant, identical=not values.any())
+
+
+def _ratio_of(logs: Sequence[float], seed: int) -> Interval:
+    found = paired_difference(logs, seed)
+    return replace(
+        found,
+        mean=math.exp(found.mean),
+        low=math.exp(max(found.low, -_MAX_LOG)),
+        high=math.exp(min(found.high, _MAX_LOG)),
+    )
 
 
 def _bootstrap(values: F64, seed: int) -> tuple[float, float]:
