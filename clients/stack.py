@@ -156,7 +156,7 @@ def _agrees(
     rng = rng_for(0, "stack trial")
     drawn = rng.permutation(len(stack.examples))
     batches = [b for b in np.split(drawn, np.cumsum(_TRIAL_SIZES))[:-1] if len(b) > 1]
-    if not batches or not _prepares_rows_alone(stack, batches[0]):
+    if not batches:
         return False
     initial = weights.save().flat
     members, gradients, losses = [], [], []
@@ -197,16 +197,6 @@ def _same_alone(stack: Stack, members: Sequence[Member], training: Training) -> 
         np.array_equal(m.out, before, equal_nan=True)
         for m, before in zip(longer, together, strict=True)
     )
-
-
-@torch.no_grad()
-def _prepares_rows_alone(stack: Stack, rows: I64) -> bool:
-    """Whether the first layer's input is a matrix, and each row of it that of one example."""
-    x = stack.examples.x[torch.from_numpy(rows)]
-    once, again, last = stack.chain.prepare(x), stack.chain.prepare(x), stack.chain.prepare(x[1:])
-    width = stack.layout.shapes[stack.chain.layers[0].weight][1]
-    is_matrix = once.dtype == torch.float32 and once.shape == (len(rows), width)
-    return is_matrix and torch.equal(once, again) and torch.equal(once[1:], last)
 
 
 def _autograd(stack: Stack, model: nn.Module, task: Task, batch: I64) -> tuple[float, F32]:

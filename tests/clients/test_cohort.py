@@ -238,6 +238,19 @@ def test_a_client_that_diverges_leaves_the_others_alone(stacked):
         np.testing.assert_array_equal(alone[k].weights.flat, together[k].weights.flat)
 
 
+def test_an_infinite_example_harms_no_client_but_its_own():
+    place = workplace(MODELS["mlp"])
+    jobs = all_jobs(place)
+    before = train_cohort(place, jobs)
+    place.data.train.x[0] = torch.inf
+
+    after = train_cohort(place, jobs)
+
+    assert isinstance(after[0], Diverged)
+    for a, b in zip(after[1:], before[1:], strict=True):
+        np.testing.assert_array_equal(a.weights.flat, b.weights.flat)
+
+
 @pytest.mark.parametrize("stacked", ["auto", "off"])
 def test_trained_vectors_are_the_rows_that_the_caller_gives(stacked):
     place = workplace(MODELS["mlp"], stacked=stacked)

@@ -73,6 +73,16 @@ def test_the_reply_has_all_weights_and_what_training_measured(server):
     assert 0 < metrics["train-loss"] <= metrics["first-loss"] + 0.5
 
 
+def test_times_of_the_stages_are_in_the_reply_when_asked_for(server):
+    text = f"{EXPERIMENT}stage_times = true\n"
+
+    reply = train_reply(message(server.initial_arrays()), context(text=text))
+
+    metrics = dict(reply.content["metrics"])
+    stages = [metrics[f"{name}-seconds"] for name in ("load", "gather", "compute")]
+    assert sum(stages) == pytest.approx(metrics["train-seconds"])
+
+
 def test_equal_inputs_give_equal_bytes_whatever_ran_in_between(server):
     arrays = server.initial_arrays()
 
