@@ -80,7 +80,7 @@ def metric_plot(comparison: Comparison, axis: str) -> str:
             axes.set_xlim(left=0)
         axes.set_xlabel(label)
         axes.set_ylabel("accuracy")
-        return _svg(figure, axis)
+        return svg(figure, axis)
 
 
 def stage_plot(comparison: Comparison) -> str:
@@ -103,7 +103,7 @@ def stage_plot(comparison: Comparison) -> str:
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("seconds of an average round, average accepted client")
-        return _svg(figure, "stages")
+        return svg(figure, "stages")
 
 
 def _curve(trial: Trial, read: Callable[[Cost], float]) -> tuple[F64, F64]:
@@ -132,8 +132,8 @@ def _median_stages(row: Row) -> dict[str, float]:
     return {stage: median(run[stage] for run in runs) for stage in STAGES}
 
 
-def _svg(figure: Figure, name: str) -> str:
-    """The picture without its XML prologue, its ids made unique within the page."""
+def svg(figure: Figure, name: str) -> str:
+    """The picture as SVG text without its XML prologue, its ids made unique within the page."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     text = buffer.getvalue()

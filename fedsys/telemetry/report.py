@@ -8,18 +8,11 @@ from html import escape
 from pathlib import Path
 
 from fedsys.telemetry.atomic import write_atomic
-from fedsys.telemetry.comparison import MEASURES, Comparison
+from fedsys.telemetry.comparison import MEASURES, Comparison, Row
 from fedsys.telemetry.decisions import Decision, decisions, left_out_text
-from fedsys.telemetry.figures import (
-    MISSING,
-    cost_text,
-    final_text,
-    number,
-    percent,
-    ratio_text,
-)
+from fedsys.telemetry.figures import MISSING, cost_text, final_text, number, ratio_text
 from fedsys.telemetry.plots import AXES, STAGE_COLOURS, colour_of, metric_plot, stage_plot
-from fedsys.telemetry.verdict import verdict
+from fedsys.telemetry.verdict import target_text, verdict
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -40,7 +33,7 @@ _PAGE = """<!doctype html>
 </html>
 """
 
-_STYLE = """
+STYLE = """
 :root{color-scheme:light;--ink:#101828;--soft:#475467;--line:#eaecf0;--wash:#f9fafb}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1120px;padding:28px 24px 64px;background:#fff;color:var(--ink);
@@ -58,7 +51,7 @@ th,td{padding:7px 10px;border-bottom:1px solid var(--line);text-align:right;vert
 th{font-weight:600;color:var(--soft);font-size:12.5px;background:var(--wash)}
 th.text,td.text{text-align:left}
 td.label{text-align:left;font-weight:600;white-space:nowrap}
-td small{display:block;color:var(--soft)}
+td small{display:block;font-weight:400;color:var(--soft)}
 .dot{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:7px}
 .legend{display:flex;flex-wrap:wrap;gap:4px 20px;margin-bottom:6px}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));gap:12px}
@@ -71,9 +64,9 @@ details table{margin-top:8px;font-size:12.5px}
 
 _NOTE = (
     "Median over seeds, smallest and largest in brackets; &gt; marks runs that ended before the "
-    "target and count with what they spent. Ratios are geometric means over paired seeds against "
-    "the first row; * marks those that are not significant (95 % interval: bootstrap, and at least "
-    "Student's for ten seeds or fewer)."
+    "target and count with their horizon, or with what they spent. Ratios are geometric means "
+    "over paired seeds against the first row; * marks those that are not significant (95 % "
+    "interval: bootstrap, and at least Student's for ten seeds or fewer)."
 )
 
 
@@ -88,13 +81,13 @@ def report_html(comparison: Comparison) -> str:
     return _PAGE.format(
         title=escape(comparison.name),
         subtitle=escape(_subtitle(comparison)),
-        style=_STYLE,
+        style=STYLE,
         verdict="".join(f"<p>{escape(line)}</p>" for line in verdict(comparison)),
         table=_table(comparison),
         note=_NOTE,
-        legend=_legend((row.label, colour_of(index)) for index, row in enumerate(rows)),
+        legend=legend(row_colours([row.label for row in rows])),
         plots="".join(f"<div>{metric_plot(comparison, axis)}</div>" for axis in AXES),
-        stages_legend=_legend(STAGE_COLOURS.items()),
+        stages_legend=legend(STAGE_COLOURS.items()),
         stages=stage_plot(comparison),
         decisions="".join(_decision_block(comparison, index) for index in range(len(rows))),
     )
@@ -102,8 +95,7 @@ def report_html(comparison: Comparison) -> str:
 
 def _subtitle(comparison: Comparison) -> str:
     seeds = ", ".join(str(seed) for seed in comparison.seeds)
-    target = "no target" if comparison.target is None else f"target {percent(comparison.target)} %"
-    return f"{target}, seed{'s' if len(comparison.seeds) > 1 else ''} {seeds}"
+    return f"{target_text(comparison)}, seed{'s' if len(comparison.seeds) > 1 else ''} {seeds}"
 
 
 def _table(comparison: Comparison) -> str:
@@ -112,18 +104,30 @@ def _table(comparison: Comparison) -> str:
     ratios = "<th>time ratio</th><th>uplink ratio</th><th>reached</th>"
     head = f'<tr><th class="text">strategy</th>{names}{ratios}</tr>'
     body = "".join(_row(comparison, index) for index in range(len(comparison.rows)))
+    body += "".join(_oracle_row(comparison, kind) for kind in comparison.oracles)
     return f'<div class="scroll"><table>{head}{body}</table></div>'
 
 
 def _row(comparison: Comparison, index: int) -> str:
     row = comparison.rows[index]
+    return _cells(comparison, row, f"{dot(index)}{escape(row.label)}", is_base=index == 0)
+
+
+def _oracle_row(comparison: Comparison, kind: str) -> str:
+    """What hindsight would have run; its label says which cell that is."""
+    row = comparison.oracles[kind]
+    name = f"{escape(kind)} in hindsight<small>{escape(row.label)}</small>"
+    return _cells(comparison, row, name, is_base=False)
+
+
+def _cells(comparison: Comparison, row: Row, name: str, *, is_base: bool) -> str:
     cells = [final_text(row.final())]
     cells += [cost_text(row.to_target(measure), measure) for measure in MEASURES]
     ratios = [comparison.ratio(row, measure) for measure in ("seconds", "uplink_bytes")]
-    cells += [ratio_text(ratio) if index else "1" for ratio in ratios]
+    cells += ["1" if is_base else ratio_text(ratio) for ratio in ratios]
     cells.append(f"{row.reached} of {len(row.trials)}")
     columns = "".join(f"<td>{_two_lines(cell)}</td>" for cell in cells)
-    return f'<tr><td class="label">{_dot(colour_of(index))}{escape(row.label)}</td>{columns}</tr>'
+    return f'<tr><td class="label">{name}</td>{columns}</tr>'
 
 
 def _two_lines(cell: str) -> str:
@@ -132,11 +136,22 @@ def _two_lines(cell: str) -> str:
     return f"{median}<small>[{extremes}</small>" if bracket else median
 
 
+def dot(index: int) -> str:
+    """The mark of the strategy in row ``index``."""
+    return _dot(colour_of(index))
+
+
 def _dot(colour: str) -> str:
     return f'<span class="dot" style="background:{colour}"></span>'
 
 
-def _legend(entries: Iterable[tuple[str, str]]) -> str:
+def row_colours(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Each strategy with its colour."""
+    return [(label, colour_of(index)) for index, label in enumerate(labels)]
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> str:
+    """Names, each beside its colour."""
     items = "".join(f"<span>{_dot(colour)}{escape(label)}</span>" for label, colour in entries)
     return f'<div class="legend">{items}</div>'
 
@@ -153,7 +168,7 @@ def _decision_block(comparison: Comparison, index: int) -> str:
     opened = " open" if index == len(comparison.rows) - 1 else ""
     about = escape(f"seed {seed}, {len(records)} rounds{end}")
     return (
-        f"<details{opened}><summary>{_dot(colour_of(index))}"
+        f"<details{opened}><summary>{dot(index)}"
         f"<h3>{escape(row.label)}</h3> <span>{about}</span></summary>"
         f'{note}<div class="scroll">{_decision_table(decisions(records))}</div></details>'
     )

@@ -68,6 +68,16 @@ def gain_words(gain: Interval) -> str:
     return f"no significant difference in final accuracy ({points(gain.mean)} points, {interval})"
 
 
+def target_text(comparison: Comparison) -> str:
+    """The target, and where it comes from."""
+    if comparison.target is None:
+        return "no target"
+    level = f"target {percent(comparison.target)} %"
+    if comparison.share is None:
+        return level
+    return f"{level} ({percent(comparison.share)} % of the best)"
+
+
 def pairs_words(pairs: int) -> str:
     """How many seeds are paired, and whether that is enough."""
     counted = f"{pairs} paired seed{'s' if pairs > 1 else ''}"
