@@ -1,6 +1,7 @@
 """One simulated run: puts task, links, devices, workers, strategy and run folder together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,8 @@ from netem.link import Link
 from netem.profiles import link_for
 from strategies._flower import Ahead, RoundBudget
 from strategies.server_app import controller_for
+
+Submit = Callable[[Sequence[Message]], list[Future[Message]]]
 
 CLIENT_APP = "clients.client_app:app"
 EVALUATE = "clients.server_side:evaluate_for"
@@ -100,7 +103,7 @@ def _run(
     strategy = RoundBudget(experiment, controller, examples, task.initial_arrays(), task.evaluate)
     # Sums over several threads differ in the last bits from sums over one.
     with threadpool_limits(1):
-        grid = _grid(experiment, nodes, pool, task.flops_per_sample())
+        grid = virtual_grid(experiment, nodes, pool.submit, task.flops_per_sample())
         records = _resume(folder, strategy, grid)
         saving = Saving(
             folder,
@@ -134,8 +137,11 @@ def _ahead(experiment: Experiment, pool: Pool, saving: Saving) -> Ahead:
     return Ahead(lambda arrays: pool.call(EVALUATE, text, dict(arrays)), before_next)
 
 
-def _grid(experiment: Experiment, nodes: range, pool: Pool, flops: float) -> VirtualGrid:
-    """The emulated network with these nodes on it, at virtual second 0."""
+def virtual_grid(experiment: Experiment, nodes: range, submit: Submit, flops: float) -> VirtualGrid:
+    """The emulated network with these nodes on it, at virtual second 0.
+
+    ``flops`` are the operations that a training example takes; ``submit`` does the real work.
+    """
     network, devices, seed = experiment.network, experiment.devices, experiment.run.seed
 
     def link_of(node: int) -> Link:
@@ -156,7 +162,7 @@ def _grid(experiment: Experiment, nodes: range, pool: Pool, flops: float) -> Vir
     return VirtualGrid(
         node_ids=nodes,
         link_of=link_of,
-        submit=pool.submit,
+        submit=submit,
         compute_s=compute_s,
         seed=seed,
         server_egress_bps=_bps(network.server_up_mbps),

@@ -39,5 +39,6 @@ def _scaled(settings: Sequence[float]) -> F64:
 
 
 def _unit(values: F64) -> F64:
-    width = float(np.ptp(values))
-    return (values - values.min()) / (width if width > 0 else math.inf)
+    low, width = float(values.min()), float(np.ptp(values))
+    scaled: F64 = (values - low) / (width if width > 0 else math.inf)
+    return scaled
