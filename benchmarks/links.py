@@ -62,9 +62,12 @@ def proxy_alone_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Ro
 
 def fair_rows(quick: bool, store: Store, skipped: Skipped) -> Iterator[Row]:
     """The bars of the fair sharing's own benchmark."""
-    from benchmarks import fair
+    from benchmarks.fair import bars
 
-    yield from _kept("fair sharing", "bars", store, partial(fair.bars, quick))
+    if quick:
+        skipped["fair sharing"] = "too long for a quick run; python -m benchmarks.fair --quick"
+        return
+    yield from _kept("fair sharing", "bars", store, partial(bars, quick))
 
 
 def _run(part: Callable[[bool], Coroutine[Any, Any, list[Any]]], quick: bool) -> list[Any]:
