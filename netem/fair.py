@@ -99,7 +99,11 @@ class SharedLink:
         if self._next_s is None:
             self._share()
             self._end_s = self._first_end_s()
-            self._next_s = min(self._end_s, self._first_due_s(), self._capacity_change_s)
+            queue, due_s = self._due_queue, self._due_s
+            while queue and due_s.get(queue[0][1]) != queue[0][0]:
+                heappop(queue)
+            first_s = queue[0][0] if queue else math.inf
+            self._next_s = min(first_s, self._end_s, self._capacity_change_s)
         return self._next_s
 
     def advance_to(self, now_s: float) -> list[int]:
@@ -213,7 +217,8 @@ class SharedLink:
             else:
                 break
         self._level_rate = free / level if level else 0.0
-        if self._queued() > self._most_queued:
+        queued = len(self._due_queue) + len(self._end_queue) + len(fastest) + len(slowest)
+        if queued > self._most_queued:
             self._compact()
 
     def _leave_capped(self, key: int) -> None:
@@ -252,18 +257,19 @@ class SharedLink:
 
     def _look_up(self, key: int) -> float:
         """Take over the access rate that begins now; when to look at the flow again."""
-        access_bps, self._change_s[key] = self._flows[key][0].step_at(self._now_s)
+        access_bps, change_s = self._flows[key][0].step_at(self._now_s)
         access, before = _units(access_bps), self._access[key]
-        if access != before:
-            if key in self._level:
-                left = self._level.pop(key) - self._work
-                self._parked.pop(key, None)
-            else:
-                left = self._left(*self._capped.pop(key), before)
-                self._capped_sum -= before
-            self._access[key] = access
-            return self._join(key, left if left > 0 else 0)
-        return self._change_s[key] if key in self._level else self._capped_due_s(key)
+        self._change_s[key] = change_s
+        if access == before:
+            return change_s if key in self._level else self._capped_due_s(key)
+        self._access[key] = access
+        end = self._level.pop(key, None)
+        if end is not None:
+            self._parked.pop(key, None)
+            return self._join(key, max(0, end - self._work))
+        left, since_s = self._capped.pop(key)
+        self._capped_sum -= before
+        return self._join(key, self._left(left, since_s, before))
 
     def _change_capacity(self) -> list[int]:
         """Take over the capacity that begins now; the flows that may not wait for more of it."""
@@ -313,12 +319,6 @@ class SharedLink:
             if due_s < math.inf:
                 heappush(self._due_queue, (due_s, key))
 
-    def _first_due_s(self) -> float:
-        queue, due_s = self._due_queue, self._due_s
-        while queue and due_s.get(queue[0][1]) != queue[0][0]:
-            heappop(queue)
-        return queue[0][0] if queue else math.inf
-
     def _first_end_s(self) -> float:
         """When the first level flow ends if nothing happens before."""
         queue, level = self._end_queue, self._level
@@ -330,10 +330,6 @@ class SharedLink:
         if left <= 0:
             return self._now_s
         return self._now_s + left / self._level_rate if self._level_rate else math.inf
-
-    def _queued(self) -> int:
-        short = len(self._due_queue) + len(self._end_queue)
-        return short + len(self._level_queue) + len(self._capped_queue)
 
     def _compact(self) -> None:
         """Drop the entries that no longer hold, so that memory follows the flows.
@@ -348,7 +344,9 @@ class SharedLink:
         heapify(self._end_queue)
         heapify(self._level_queue)
         heapify(self._capped_queue)
-        self._most_queued = 3 * self._queued() + 64
+        self._most_queued = (
+            3 * (len(self._due_queue) + 2 * len(self._level) + len(self._capped)) + 64
+        )
 
 
 def _units(bits: float) -> int:

@@ -323,14 +323,18 @@ def test_flows_that_never_move_cost_nothing_and_end_when_they_are_told_to():
     assert link.rates_bps() == {}
 
 
-def test_memory_follows_the_flows_and_not_the_events():
-    link = SharedLink(1e6)
-    for number in range(5000):
-        rate_bps = [4e4, math.inf][number % 2]
-        link.add(number, 1e9, RateCurve.constant(rate_bps), number * 0.01)
+@pytest.mark.parametrize("capacity", [1e6, 2e5, steps([0, 1], [1e6, 1e5], 2.0)])
+def test_memory_follows_the_flows_and_not_the_events(capacity):
+    link, now_s = SharedLink(capacity), 0.0
+    replayed = steps([0, 0.3, 0.5], [4e4, 8e4, 1e3], 0.7)
+    for number in range(3000):
+        curve = [RateCurve.constant(4e4), FREE, replayed.shifted(number % 7 / 10)][number % 3]
+        link.add(number, 1e9, curve, now_s)
         if number >= 20:
-            link.discard(number - 20, number * 0.01)
-        link.next_event_s()
+            link.discard(number - 20, now_s)
+        while now_s < number * 0.02:
+            now_s = min(link.next_event_s(), number * 0.02)
+            link.advance_to(now_s)
 
     held = [len(value) for value in vars(link).values() if isinstance(value, dict | list)]
-    assert max(held) < 200
+    assert max(held) < 300
