@@ -22,8 +22,8 @@ _SINGLES = 16
 """So many clients are blocks of their own, because they share the work out most evenly."""
 _MAX_BLOCK = 10
 """Weights of more small models than this at once fall out of a core's cache."""
-_EVEN = 4
-"""Blocks come in multiples of this, so that 2 or 4 workers have equally many."""
+_EVEN = 2
+"""Blocks come in multiples of this, so that two workers have equally many."""
 
 
 def blocks_of(count: int) -> list[slice]:
