@@ -1,7 +1,8 @@
 """What a comparison runs: every entry with every seed, each in its own folder, checked first."""
 
+import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fedsys.telemetry.runfolder import RunFolder
 
 _RESERVED = ("run.seed", "run.name", "run.target", "compare")
 """Set by the comparison itself, so that its runs can be compared."""
+_LONGEST_SLUG = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,14 @@ class Cell:
     seed: int
     experiment: Experiment
     path: Path
+    scene: str = ""
+    """The scene that it belongs to, where there are several."""
 
     @property
     def title(self) -> str:
         """What people see of it."""
-        return f"{self.label}, seed {self.seed}"
+        scene = f"{self.scene}: " if self.scene else ""
+        return f"{scene}{self.label}, seed {self.seed}"
 
     @property
     def expected_cost(self) -> int:
@@ -37,8 +42,17 @@ class Cell:
         return run.budget.rounds * self.experiment.cohort.count(self.experiment.partition.clients)
 
 
+Variant = tuple[str, Mapping[str, Any]]
+"""A label, and the dotted keys that differ from the experiment."""
+
+
 def plan_cells(
-    experiment: Experiment, out: Path, *, seeds: int, strategies: Sequence[str] = ()
+    experiment: Experiment,
+    out: Path,
+    *,
+    seeds: int,
+    strategies: Sequence[str] = (),
+    scene: str = "",
 ) -> list[Cell]:
     """Cells in the order of entries, then seeds; seed s of every entry is run.seed + s.
 
@@ -46,23 +60,42 @@ def plan_cells(
     folder that holds something else.
     """
     entries = _chosen(experiment, strategies)
-    _check_labels(entries)
-    cells = []
     for entry in entries:
         _check_keys(entry)
+    variants = [(entry.label, entry.set) for entry in entries]
+    return cells_of(experiment, variants, out / experiment.run.name, seeds=seeds, scene=scene)
+
+
+def cells_of(
+    experiment: Experiment,
+    variants: Sequence[Variant],
+    folder: Path,
+    *,
+    seeds: int,
+    what: str = "compare entry",
+    scene: str = "",
+) -> list[Cell]:
+    """Every variant with every seed, below ``folder``; raises as ``plan_cells``."""
+    _check_labels([label for label, _ in variants], what)
+    cells = []
+    for label, changes in variants:
         for seed in range(experiment.run.seed, experiment.run.seed + seeds):
-            name = slug(entry.label)
-            settings = {**entry.set, "run.seed": seed, "run.name": name, "compare": {}}
-            cell = with_settings(experiment, settings, f"compare entry '{entry.label}'")
-            path = out / experiment.run.name / f"{name}-{seed}"
+            name = slug(label)
+            settings = {**changes, "run.seed": seed, "run.name": name, "compare": {}}
+            cell = with_settings(experiment, settings, f"{what} '{label}'")
+            path = folder / f"{name}-{seed}"
             RunFolder.check(path, cell, resume=True)
-            cells.append(Cell(entry.label, seed, cell, path))
+            cells.append(Cell(label, seed, cell, path, scene))
     return cells
 
 
 def slug(label: str) -> str:
-    """The label as a file name: ``FedAvg (fp32)`` -> ``fedavg-fp32``."""
-    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "entry"
+    """The label as a file name: ``FedAvg (fp32)`` -> ``fedavg-fp32``; a long one ends in digits."""
+    name = re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-.") or "entry"
+    if len(name) <= _LONGEST_SLUG:
+        return name
+    digest = hashlib.blake2b(label.encode(), digest_size=4).hexdigest()
+    return f"{name[: _LONGEST_SLUG - 9].rstrip('-.')}-{digest}"
 
 
 def _chosen(experiment: Experiment, strategies: Sequence[str]) -> list[Entry]:
@@ -94,16 +127,16 @@ def _entry_for(experiment: Experiment, name: str) -> Entry:
     return Entry(label=name, set=settings)
 
 
-def _check_labels(entries: Sequence[Entry]) -> None:
+def _check_labels(labels: Sequence[str], what: str) -> None:
     seen: dict[str, str] = {}
-    for entry in entries:
-        name = slug(entry.label)
+    for label in labels:
+        name = slug(label)
         if name in seen:
             raise ConfigError(
-                f"compare.entries: '{seen[name]}' and '{entry.label}' would share the folder "
-                f"'{name}'; give each a label of its own"
+                f"{what}: '{seen[name]}' and '{label}' would share the folder '{name}'; give "
+                "each a label of its own"
             )
-        seen[name] = entry.label
+        seen[name] = label
 
 
 def _check_keys(entry: Entry) -> None:

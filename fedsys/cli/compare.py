@@ -1,30 +1,34 @@
-"""``fedsys compare``: strategies over the same seeds, one table, one report, one verdict."""
+"""``fedsys compare``: strategies over the same scenes and seeds, one table and one verdict."""
 
-import multiprocessing
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from fedsys.cli.cells import Cell, plan_cells
-from fedsys.cli.execution import Stop, finished_trial, stop_on_interrupt, usable_cores
-from fedsys.cli.pool import Work, process_pools, run_cell, run_cells
-from fedsys.cli.progress import CellsProgress
-from fedsys.cli.tables import check_writable, comparison_table, console, write_json
-from fedsys.config.load import load_experiment
-from fedsys.config.schema import Experiment
-from fedsys.telemetry.comparison import Trial, compare, comparison_json
-from fedsys.telemetry.runfolder import RunFolder
-from fedsys.telemetry.verdict import verdict
+from fedsys.cli.batch import Batch, batch_of, check_cells, report_faults, trials_of
+from fedsys.cli.cells import Cell
+from fedsys.cli.hindsight import CODECS, EPOCHS, Grid, grid_rows, oracles
+from fedsys.cli.scenes import Goal, Scene, load_scenes
+from fedsys.cli.tables import check_writable, comparison_table, console, scenes_table, write_json
+from fedsys.errors import ConfigError
+from fedsys.telemetry.comparison import Comparison, compare, comparison_json
+from fedsys.telemetry.scenes import Scenes, scenes_json
+from fedsys.telemetry.verdict import scenes_verdict, target_text, verdict
 
 COMPARISON = "comparison.json"
+SCENES = "scenes.json"
+PAGE = "report.html"
+_AS_FILE = Goal()
 
 
 def compare_command(
-    file: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Experiments, TOML files or folders of them: the scenes.")
+    ],
     seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds from run.seed on.")] = None,
     strategies: Annotated[
         str,
@@ -32,113 +36,138 @@ def compare_command(
             help="Entries (labels or folder names) or strategies; the first is the baseline."
         ),
     ] = "",
+    entries: Annotated[
+        Path | None, typer.Option(help="File whose [[compare.entries]] hold for every scene.")
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="A level (0.9), or a share of the best that any strategy reaches (98%)."),
+    ] = None,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Also run what hindsight would have chosen.")
+    ] = False,
+    oracle_epochs: Annotated[str, typer.Option(help="Local epochs of its grid.")] = EPOCHS,
+    oracle_codecs: Annotated[str, typer.Option(help="Codecs of its grid, both ways.")] = CODECS,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, overrides the file.")
+        list[str] | None, typer.Option("--set", help="key=value, overrides the files.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Runs at the same time.")] = None,
     out: Annotated[Path, typer.Option(help="Folder that run folders go into.")] = Path("runs"),
     json: Annotated[Path | None, typer.Option(help="Also write the table as JSON.")] = None,
 ) -> None:
-    """Run strategies on the same seeds, splits and links, and say which is better.
+    """Run strategies on the same scenes, seeds, splits and links, and say which is better.
 
     Runs that are finished are kept and reused; those that were stopped go on.
     """
-    experiment = load_experiment(file, set_ or [])
     check_writable(json, "--json")
-    names = [name.strip() for name in strategies.split(",") if name.strip()]
-    cells = plan_cells(experiment, out, seeds=seeds or experiment.compare.seeds, strategies=names)
-    _check(cells)
-    workers = workers or usable_cores()
-    event = multiprocessing.get_context("spawn").Event()
-    with stop_on_interrupt() as asked, process_pools(workers, event) as start_pool:
-
-        def stop() -> bool:
-            if asked():
-                event.set()
-            return asked()
-
-        run_comparison(
-            experiment,
-            cells,
-            run_cell,
-            start_pool,
-            folder=out / experiment.run.name,
-            workers=workers,
-            stop=stop,
-            json=json,
-        )
+    goal, names = Goal.parse(target), [s.strip() for s in strategies.split(",") if s.strip()]
+    settings = [*(set_ or []), *goal.settings()]
+    scenes = load_scenes(files, settings, out, seeds=seeds, strategies=names, entries=entries)
+    grid = Grid.parse(oracle_epochs, oracle_codecs) if oracle else None
+    planned = {scene.name: grid.cells(scene) if grid else [] for scene in scenes}
+    _check(scenes, goal, planned, with_oracle=oracle)
+    with batch_of(workers) as batch:
+        run_scenes(scenes, batch, goal=goal, grid=grid, out=out, json=json)
 
 
-def _check(cells: Sequence[Cell]) -> None:
-    """Raise ConfigError for an entry that could not run; seeds of one entry differ in no key."""
-    from fedsys.cli.run import check_experiment
-
-    for cell in {cell.label: cell for cell in reversed(cells)}.values():
-        check_experiment(cell.experiment)
-
-
-def run_comparison(
-    experiment: Experiment,
-    cells: Sequence[Cell],
-    work: Work,
-    start_pool: Callable[[], Executor],
-    *,
-    folder: Path,
-    workers: int,
-    stop: Stop,
-    json: Path | None,
+def _check(
+    scenes: Sequence[Scene], goal: Goal, planned: Mapping[str, Sequence[Cell]], *, with_oracle: bool
 ) -> None:
-    """Run what is not finished, then print table and verdict and write the report.
+    """Raise ConfigError for anything that would fail, or mean nothing, once runs have begun."""
+    aimless = [s.name for s in scenes if s.experiment.run.target is None and goal.share is None]
+    if aimless and (with_oracle or len(scenes) > 1):
+        raise ConfigError(f"{aimless[0]}: needs a target, run.target or --target, to compare times")
+    for scene in scenes:
+        try:
+            check_cells([*scene.cells, *planned[scene.name]])
+        except ConfigError as error:
+            raise ConfigError(
+                f"{scene.name}: {error}" if len(scenes) > 1 else str(error)
+            ) from error
+
+
+def run_scenes(
+    scenes: Sequence[Scene],
+    batch: Batch,
+    *,
+    out: Path,
+    json: Path | None,
+    goal: Goal = _AS_FILE,
+    grid: Grid | None = None,
+) -> None:
+    """Run what is not finished, then print tables and verdict and write the reports.
 
     Exits with 130 after Ctrl-C and with 1 when a cell failed.
     """
     screen = console()
-    todo = [cell for cell in cells if _finished(cell) is None]
-    if len(todo) < len(cells):
-        screen.print(f"{len(cells) - len(todo)} of {len(cells)} runs are finished already")
-    with CellsProgress(screen, len(todo)) as progress:
-        faults = run_cells(
-            todo,
-            work,
-            start_pool,
-            workers=workers,
-            on_tick=progress.on_tick,
-            on_done=lambda cell, fault: progress.on_done(cell, _finished(cell), fault),
-            stop=stop,
-        )
-    if stop():
-        raise typer.Exit(130)
-    _publish(screen, experiment, cells, folder, json)
-    for path, fault in faults.items():
-        screen.print(f"failed: {path}: {fault}", soft_wrap=True)
-    if faults:
-        raise typer.Exit(1)
+    grids = {scene.name: grid.cells(scene) if grid else [] for scene in scenes}
+    cells = chain.from_iterable([*scene.cells, *grids[scene.name]] for scene in scenes)
+    faults = batch.run(screen, list(cells))
+    found = {scene.name: _judge(scene, goal) for scene in scenes}
+    if grid is not None:
+        fixed = {
+            scene.name: grid_rows(scene, grids[scene.name], comparison)
+            for scene in scenes
+            if (comparison := found[scene.name]) is not None
+        }
+        parts = {s.name: grid.schedule_cells(s, fixed.get(s.name, [])) for s in scenes}
+        faults |= batch.run(screen, list(chain.from_iterable(parts.values())))
+        for scene in scenes:
+            if (comparison := found[scene.name]) is not None:
+                tried = grid_rows(scene, parts[scene.name], comparison)
+                best = oracles(fixed[scene.name], tried)
+                found[scene.name] = replace(comparison, oracles=best)
+    _publish(screen, scenes, {name: one for name, one in found.items() if one}, out, json)
+    report_faults(screen, faults)
+
+
+def _judge(scene: Scene, goal: Goal) -> Comparison | None:
+    """The comparison of what is finished; None where nothing is."""
+    run, trials = scene.experiment.run, trials_of(scene.cells)
+    if not any(trials.values()):
+        return None
+    return compare(run.name, run.target, trials, budget=run.budget, share=goal.share)
 
 
 def _publish(
-    screen: Console, experiment: Experiment, cells: Sequence[Cell], folder: Path, json: Path | None
+    screen: Console,
+    scenes: Sequence[Scene],
+    found: Mapping[str, Comparison],
+    out: Path,
+    json: Path | None,
 ) -> None:
-    """Table, verdict, report and JSON of the cells that are finished; nothing where none is."""
-    trials: dict[str, dict[int, Trial]] = {cell.label: {} for cell in cells}
-    for cell in cells:
-        if (trial := _finished(cell)) is not None:
-            trials[cell.label][cell.seed] = trial
-    if not any(trials.values()):
+    """Tables, verdicts, reports and JSON of what is finished; nothing where nothing is."""
+    from fedsys.telemetry.report import write_report
+    from fedsys.telemetry.scenes_report import write_scenes_report
+
+    folders = {scene.name: scene.folder for scene in scenes}
+    verdicts = {name: verdict(comparison) for name, comparison in found.items()}
+    for name, comparison in found.items():
+        write_report(folders[name] / PAGE, comparison)
+        write_json(folders[name] / COMPARISON, comparison_json(comparison, verdicts[name]))
+    if len(scenes) == 1:
+        for name, comparison in found.items():
+            screen.print(comparison_table(comparison))
+            if comparison.share is not None:
+                screen.print(target_text(comparison))
+            for line in verdicts[name]:
+                screen.print(line)
+            write_json(json, comparison_json(comparison, verdicts[name]))
+            screen.print(f"report: {folders[name] / PAGE}", soft_wrap=True)
         return
-    comparison = compare(experiment.run.name, experiment.run.target, trials)
-    lines = verdict(comparison)
-    screen.print(comparison_table(comparison))
+    base = scenes[0].cells[0].label
+    # Where every run of the baseline failed, there is nothing to be a ratio of.
+    found = {name: one for name, one in found.items() if one.rows[0].label == base}
+    if not found:
+        return
+    whole = Scenes(list(found.values()))
+    lines = scenes_verdict(whole)
+    screen.print(scenes_table(whole))
     for line in lines:
         screen.print(line)
-    from fedsys.telemetry.report import write_report
-
-    write_report(folder / "report.html", comparison)
-    found = comparison_json(comparison, lines)
-    write_json(folder / COMPARISON, found)
-    write_json(json, found)
-    screen.print(f"report: {folder / 'report.html'}", soft_wrap=True)
-
-
-def _finished(cell: Cell) -> Trial | None:
-    """What the cell's folder holds, if its run came to an end."""
-    return finished_trial(RunFolder(cell.path, cell.experiment))
+    content = scenes_json(whole, [verdicts[name] for name in found], lines)
+    write_json(out / SCENES, content)
+    write_json(json, content)
+    page = out / "scenes.html"
+    write_scenes_report(page, whole, {name: f"{name}/{PAGE}" for name in found})
+    screen.print(f"report: {page}", soft_wrap=True)

@@ -50,16 +50,21 @@ class RunResult:
 
 def check_experiment(experiment: Experiment) -> None:
     """Raise ConfigError for anything that would fail once the run has begun."""
+    check_choices(experiment)
+    autocast(experiment.training.precision, choose_device(experiment.training.device))
+    link_for(experiment.network.link, experiment.network.options, experiment.run.seed, 1)
+    device_for(experiment.devices.profile, experiment.devices.options, experiment.run.seed, 1)
+    ServerTask(experiment).examples_per_client()
+
+
+def check_choices(experiment: Experiment) -> None:
+    """Raise ConfigError for codecs or a strategy that cannot be used; looks at nothing else."""
     for way in ("uplink", "downlink"):
         try:
             parse(getattr(experiment.codec, way))
         except ConfigError as error:
             raise ConfigError(f"codec.{way}: {error}") from error
-    autocast(experiment.training.precision, choose_device(experiment.training.device))
     controller_for(experiment)
-    link_for(experiment.network.link, experiment.network.options, experiment.run.seed, 1)
-    device_for(experiment.devices.profile, experiment.devices.options, experiment.run.seed, 1)
-    ServerTask(experiment).examples_per_client()
 
 
 def run_experiment(

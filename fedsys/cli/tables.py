@@ -12,6 +12,7 @@ from rich.text import Text
 from fedsys.errors import ConfigError
 from fedsys.telemetry.comparison import MEASURES, Comparison
 from fedsys.telemetry.figures import MISSING, cost_text, final_text, number, percent, ratio_text
+from fedsys.telemetry.scenes import Scenes
 from fedsys.telemetry.summary import Cost, Summary
 
 _WIDTH = 140
@@ -58,12 +59,40 @@ def comparison_table(comparison: Comparison) -> Table:
         table.add_column(name, justify="right")
     for name in ("downlink MB\nto target", "rounds\nto target", "time\nratio", "uplink\nratio"):
         table.add_column(name, justify="right")
-    for index, row in enumerate(comparison.rows):
+    named = [(row.label, row) for row in comparison.rows]
+    named += [(f"{kind}: {row.label}", row) for kind, row in comparison.oracles.items()]
+    for index, (name, row) in enumerate(named):
         cells = [final_text(row.final())]
         cells += [cost_text(row.to_target(measure), measure) for measure in MEASURES]
         ratios = [comparison.ratio(row, measure) for measure in ("seconds", "uplink_bytes")]
         cells += [ratio_text(ratio) if index else "1" for ratio in ratios]
-        table.add_row(Text(row.label), *[Text(cell.replace(" [", "\n[")) for cell in cells])
+        table.add_row(Text(name), *[Text(cell.replace(" [", "\n[")) for cell in cells])
+    return table
+
+
+def scenes_table(scenes: Scenes) -> Table:
+    """Time to target over the baseline's: a row a scene, the means over scenes below."""
+    base, *labels = scenes.labels
+    table = Table("scene", "target %", f"{base}\nseconds", *labels)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for scene in scenes.scenes:
+        cells = [MISSING if scene.target is None else percent(scene.target)]
+        cells.append(cost_text(scene.rows[0].to_target("seconds"), "seconds"))
+        cells += [ratio_text(scenes.ratio(scene, label)) for label in labels]
+        table.add_row(*map(Text, (scene.name, *cells)))
+    table.add_section()
+    standings = scenes.standings[1:]
+    rows: list[tuple[str, str, list[str]]] = [
+        ("all scenes, time", "1", [ratio_text(one.ratios["seconds"]) for one in standings]),
+        ("all scenes, uplink", "1", [ratio_text(one.ratios["uplink_bytes"]) for one in standings]),
+    ]
+    for kind in scenes.kinds:
+        over = [ratio_text(one.over_oracle[kind]) for one in scenes.standings]
+        rows.append((f"all scenes, time over {kind}", over[0], over[1:]))
+    rows.append(("scenes lost", "", [f"{len(one.lost)} of {len(one.known)}" for one in standings]))
+    for name, first, others in rows:
+        table.add_row(*map(Text, (name, "", first, *others)))
     return table
 
 

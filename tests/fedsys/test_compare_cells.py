@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import typer
 
+from fedsys.cli.batch import Batch
 from fedsys.cli.cells import plan_cells, slug
-from fedsys.cli.compare import run_comparison
+from fedsys.cli.compare import run_scenes
 from fedsys.cli.execution import INTERRUPTED
 from fedsys.cli.pool import process_pools, run_cells
 from fedsys.cli.report import read_comparison
+from fedsys.cli.scenes import Scene
 from fedsys.config.load import parse_experiment, with_settings
 from fedsys.errors import ConfigError
 from fedsys.telemetry.runfolder import RunFolder
@@ -63,16 +65,10 @@ def finish(cell, reports=()):
 
 
 def compare(tmp_path, work=finish, cells=None, stop=lambda: False, json=None):
-    run_comparison(
-        EXPERIMENT,
-        plan(tmp_path, seeds=3) if cells is None else cells,
-        work,
-        lambda: ThreadPoolExecutor(2),
-        folder=tmp_path / "demo",
-        workers=2,
-        stop=stop,
-        json=json,
-    )
+    cells = plan(tmp_path, seeds=3) if cells is None else cells
+    scene = Scene(EXPERIMENT, cells, tmp_path / "demo")
+    batch = Batch(work, lambda: ThreadPoolExecutor(2), 2, stop)
+    run_scenes([scene], batch, out=tmp_path, json=json)
 
 
 def test_every_entry_gets_the_same_seeds_in_its_own_folder(tmp_path):
