@@ -63,6 +63,8 @@ class CommonContent(RecordDict):
     sums: bool | None = None
     """Whether the sum of the updates is all that is wanted of the replies: None says no, and
     True that each is to be divided by its local steps."""
+    size_bytes: int | None = None
+    """What the records take on the wire, for whoever has counted once."""
 
 
 def copy_message(message: Message, *, own: bool = False) -> Message:
@@ -78,11 +80,8 @@ def copy_message(message: Message, *, own: bool = False) -> Message:
     metadata = copy.copy(message.metadata)
     if message.has_error():
         return Message(error=message.error, metadata=metadata)  # type: ignore[call-overload,no-any-return]
-    records: dict[str, Any] = {}
-    for name, record in message.content.items():
-        records[name] = type(record)()
-        records[name].update(record)
-    return Message(content=RecordDict(records), metadata=metadata)  # type: ignore[call-overload,no-any-return]
+    records = {name: record.copy() for name, record in message.content.items()}
+    return Message(content=_unchecked(RecordDict, records), metadata=metadata)  # type: ignore[call-overload,no-any-return]
 
 
 def records_of(
