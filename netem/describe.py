@@ -143,7 +143,6 @@ class Description:
     tcp: Tcp
     tls: bool
     reuse_connection: bool
-    requests: int
     on_outage: OnOutage
     idle_timeout_s: float
     poll_s: float
@@ -178,7 +177,6 @@ def describe(
         tcp=link.tcp,
         tls=link.tls,
         reuse_connection=link.reuse_connection,
-        requests=link.requests,
         on_outage=link.on_outage,
         idle_timeout_s=link.idle_timeout_s,
         poll_s=link.poll_s,

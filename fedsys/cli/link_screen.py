@@ -93,7 +93,6 @@ def notes(found: Description) -> Iterator[str]:
     if found.on_outage == "restart":
         yield f"an outage of more than {_duration(found.idle_timeout_s)} breaks the connection"
     extras = {
-        f"{found.requests} more requests a message": found.requests > 0,
         f"polls every {_duration(found.poll_s)}": found.poll_s > 0,
         f"takes part {percent(found.available_fraction)} % of the time": (
             found.available_fraction < 1

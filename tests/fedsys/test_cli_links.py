@@ -61,12 +61,11 @@ def test_a_dead_link_says_never(show):
 
 
 def test_what_else_a_link_does_is_said_where_it_does(show):
-    options = "mean_up_s=60, on_outage=restart, idle_timeout_s=5, poll_s=3, requests=2"
+    options = "mean_up_s=60, on_outage=restart, idle_timeout_s=5, poll_s=3"
     screen, found = show(f"lte({options}, available_fraction=0.25, queue_bytes=64000, tcp=none)")
 
     for words in (
         "an outage of more than 5.00 s breaks the connection",
-        "2 more requests a message",
         "polls every 3.00 s",
         "takes part 25.0 % of the time",
         "queues hold 64.0 kB",
