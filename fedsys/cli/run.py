@@ -24,8 +24,7 @@ from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import NodeConfig, RoundRecord
 from netem.devices import Device, device_for
 from netem.grid import VirtualGrid
-from netem.link import Link
-from netem.profiles import link_for
+from netem.profiles import link_for, link_model
 from strategies._flower import Ahead, RoundBudget
 from strategies.server_app import controller_for
 
@@ -149,8 +148,7 @@ def virtual_grid(experiment: Experiment, nodes: range, submit: Submit, flops: fl
     """
     network, devices, seed = experiment.network, experiment.devices, experiment.run.seed
 
-    def link_of(node: int) -> Link:
-        return link_for(network.link, network.options, seed, node)
+    link = link_model(network.link, network.options)
 
     @lru_cache(KEPT_NODES)
     def device_of(node: int) -> Device:
@@ -166,7 +164,7 @@ def virtual_grid(experiment: Experiment, nodes: range, submit: Submit, flops: fl
 
     return VirtualGrid(
         node_ids=nodes,
-        link_of=link_of,
+        link_of=lambda node: link.build(seed, node),
         submit=submit,
         compute_s=compute_s,
         seed=seed,
