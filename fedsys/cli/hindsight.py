@@ -35,7 +35,11 @@ class Grid:
 
     def plans(self) -> dict[str, tuple[int, str]]:
         """Label to epochs and codec."""
-        return {f"{e} epochs, {codec}": (e, codec) for e in self.epochs for codec in self.codecs}
+        return {
+            f"{epochs} epoch{'s' if epochs > 1 else ''}, {codec}": (epochs, codec)
+            for epochs in self.epochs
+            for codec in self.codecs
+        }
 
     def cells(self, scene: Scene) -> list[Cell]:
         """A run of every plan for every seed of the scene."""

@@ -13,7 +13,7 @@ from statistics import median
 from fedsys.telemetry.comparison import Row, Trial
 from fedsys.telemetry.statistics import geometric_mean
 
-FIXED, TWO_PARTS = "best fixed", "best two parts"
+FIXED, TWO_PARTS = "best fixed plan", "best two-part plan"
 SWITCH_FRACTIONS = (1 / 3, 2 / 3)
 """Where a schedule may change, as shares of the best fixed cell's time to target."""
 LEADERS = 2

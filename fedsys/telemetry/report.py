@@ -25,7 +25,7 @@ _PAGE = """<!doctype html>
 <body>
 <header><h1>{title}</h1><p>{subtitle}</p></header>
 <section class="verdict">{verdict}</section>
-<section><h2>To the target</h2>{table}<p class="note">{note}</p></section>
+<section><h2>To the target</h2>{table}<p class="note">{note}</p>{pictures}</section>
 <section><h2>Accuracy</h2>{legend}<div class="plots">{plots}</div></section>
 <section><h2>Where the time goes</h2>{stages_legend}{stages}</section>
 <section><h2>Decisions</h2>{decisions}</section>
@@ -70,12 +70,15 @@ _NOTE = (
 )
 
 
-def write_report(path: Path, comparison: Comparison) -> None:
-    """Write the page for ``comparison`` to ``path``, replacing what was there."""
-    write_atomic(path, report_html(comparison).encode())
+def write_report(path: Path, comparison: Comparison, pictures: Sequence[str] = ()) -> None:
+    """Write the page for ``comparison`` to ``path``, replacing what was there.
+
+    ``pictures`` (SVG) come below the table.
+    """
+    write_atomic(path, report_html(comparison, pictures).encode())
 
 
-def report_html(comparison: Comparison) -> str:
+def report_html(comparison: Comparison, pictures: Sequence[str] = ()) -> str:
     """The page as text; the same comparison gives the same text."""
     rows = comparison.rows
     return _PAGE.format(
@@ -85,6 +88,7 @@ def report_html(comparison: Comparison) -> str:
         verdict="".join(f"<p>{escape(line)}</p>" for line in verdict(comparison)),
         table=_table(comparison),
         note=_NOTE,
+        pictures="".join(f'<div class="plots"><div>{picture}</div></div>' for picture in pictures),
         legend=legend(row_colours([row.label for row in rows])),
         plots="".join(f"<div>{metric_plot(comparison, axis)}</div>" for axis in AXES),
         stages_legend=legend(STAGE_COLOURS.items()),

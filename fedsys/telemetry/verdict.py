@@ -26,7 +26,7 @@ def scenes_verdict(scenes: Scenes) -> list[str]:
     lines = [_over_scenes(base.label, standing, len(scenes.scenes)) for standing in others]
     over_oracle = (
         f"{standing.label} takes {number(ratio.mean)}x the time of the {kind} in hindsight "
-        f"({_interval(ratio)}, {ratio.pairs} scenes)."
+        f"({_interval(ratio)}; {ratio.pairs} scene{'s' if ratio.pairs > 1 else ''})."
         for kind in scenes.kinds
         for standing in scenes.standings
         if (ratio := standing.over_oracle[kind]) is not None
@@ -139,7 +139,7 @@ def _over_scenes(base: str, standing: Standing, scenes: int) -> str:
 
 def _interval(ratio: Interval) -> str:
     if ratio.pairs < MIN_PAIRS:
-        return f"{ratio.pairs} of at least {MIN_PAIRS} pairs"
+        return "too few for an interval"
     return f"95 % interval {number(ratio.low)}x to {number(ratio.high)}x"
 
 
