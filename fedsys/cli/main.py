@@ -10,6 +10,7 @@ import click
 import typer
 
 from fedsys import __version__
+from fedsys.cli.ablate import ablate
 from fedsys.cli.codecs import codecs_app
 from fedsys.cli.compare import compare_command
 from fedsys.cli.links import links_app
@@ -18,6 +19,7 @@ from fedsys.cli.netns import netns_app
 from fedsys.cli.proxy import proxy_command
 from fedsys.cli.report import report
 from fedsys.cli.simulate import simulate
+from fedsys.cli.sweep import sweep
 from fedsys.errors import ConfigError, FedsysError
 
 app = typer.Typer(
@@ -28,6 +30,8 @@ app = typer.Typer(
 )
 app.command()(simulate)
 app.command("compare")(compare_command)
+app.command()(sweep)
+app.command()(ablate)
 app.command()(report)
 app.command("list")(list_command)
 app.command("proxy")(proxy_command)
