@@ -15,8 +15,9 @@ from clients.cohort import Job, Trained, train_cohort
 from clients.evaluate import evaluate
 from clients.train import Diverged
 from clients.weights import Weights, load_arrays
-from clients.workplace import Workplace, workplace_for
+from clients.workplace import Workplace, with_data, workplace_for
 from fedsys.config.schema import Training
+from fedsys.deploy.orders import check_protocol
 from fedsys.errors import ConfigError, FedsysError
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
@@ -93,7 +94,9 @@ def workplace_of(context: Context) -> Workplace:
     text = context.run_config.get("experiment")
     if not isinstance(text, str):
         raise ConfigError("run config: 'experiment' must hold the experiment as TOML text")
-    return workplace_for(text)
+    check_protocol(context.run_config)
+    folder = context.node_config.get("data")
+    return workplace_for(with_data(text, folder) if isinstance(folder, str) else text)
 
 
 def client_of(context: Context) -> int:

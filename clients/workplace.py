@@ -10,8 +10,9 @@ from clients.data.federated import FederatedData, federated_data
 from clients.device import choose_device
 from clients.fast_conv import speed_up
 from clients.stack import Stack, stack_for
+from clients.tasks._load import task_for
 from clients.weights import Exchange, Layout, build_model
-from fedsys.config.load import parse_experiment
+from fedsys.config.load import dump_toml, parse_experiment, with_settings
 from fedsys.config.schema import Experiment
 
 
@@ -47,3 +48,15 @@ def workplace_for(text: str) -> Workplace:
     if device.type == "cpu":
         stack = stack_for(model, data.task, data.train, weights, experiment.training)
     return Workplace(experiment, data, model, weights, device, stack)
+
+
+@lru_cache(maxsize=2)
+def with_data(text: str, folder: str) -> str:
+    """The experiment with ``task.options.folder`` as this device has it.
+
+    Raises ConfigError where the task reads no folder.
+    """
+    experiment = parse_experiment(text, where="run config")
+    changed = with_settings(experiment, {"task.options.folder": folder}, "--data")
+    task_for(changed.task)
+    return dump_toml(changed)

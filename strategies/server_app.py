@@ -12,10 +12,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsys.config.load import parse_experiment
 from fedsys.config.schema import Experiment
+from fedsys.deploy.orders import ORDER, Order
 from fedsys.errors import ConfigError
 from fedsys.options import configured
 from fedsys.registry import load
 from strategies._base import CONTROLLER_PARTS, Controller
+from strategies._deployment import run_order
 from strategies._flower import RoundBudget
 
 app = ServerApp()
@@ -28,6 +30,10 @@ def main(grid: Grid, context: Context) -> None:
     if not text.strip():
         raise ConfigError("run config: 'experiment' must be the text of an experiment file")
     experiment = parse_experiment(text, where="run config")
+    if name := str(context.run_config.get(ORDER, "")):
+        controller, task = controller_for(experiment), _server_task(experiment)
+        run_order(Order.load(name), experiment, controller, task, grid)
+        return
     nodes = sorted(grid.get_node_ids())
     strategy_for(experiment, nodes).start(grid)
 
@@ -45,8 +51,7 @@ def controller_for(experiment: Experiment) -> Controller[Any]:
 
 def strategy_for(experiment: Experiment, nodes: list[int]) -> RoundBudget:
     """The strategy for these nodes; node i of the sorted list trains on part i of the data."""
-    server_side = importlib.import_module("clients.server_side")
-    task = server_side.ServerTask(experiment)
+    task = _server_task(experiment)
     counts = task.examples_per_client()
     if len(nodes) != len(counts):
         raise ConfigError(
@@ -60,3 +65,7 @@ def strategy_for(experiment: Experiment, nodes: list[int]) -> RoundBudget:
         task.initial_arrays(),
         task.evaluate,
     )
+
+
+def _server_task(experiment: Experiment) -> Any:
+    return importlib.import_module("clients.server_side").ServerTask(experiment)

@@ -10,16 +10,17 @@ import click
 import typer
 
 from fedsys import __version__
-from fedsys.cli.ablate import ablate
+from fedsys.cli.client import client_app
 from fedsys.cli.codecs import codecs_app
 from fedsys.cli.compare import compare_command
+from fedsys.cli.execute import run_command
 from fedsys.cli.links import links_app
 from fedsys.cli.listing import list_command
 from fedsys.cli.netns import netns_app
 from fedsys.cli.proxy import proxy_command
 from fedsys.cli.report import report
+from fedsys.cli.server import server_app
 from fedsys.cli.simulate import simulate
-from fedsys.cli.sweep import sweep
 from fedsys.errors import ConfigError, FedsysError
 
 app = typer.Typer(
@@ -29,15 +30,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(simulate)
+app.command("run")(run_command)
 app.command("compare")(compare_command)
-app.command()(sweep)
-app.command()(ablate)
 app.command()(report)
 app.command("list")(list_command)
 app.command("proxy")(proxy_command)
 app.add_typer(codecs_app, name="codecs")
 app.add_typer(links_app, name="links")
 app.add_typer(netns_app, name="netns")
+app.add_typer(server_app, name="server")
+app.add_typer(client_app, name="client")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,0 +1,158 @@
+"""One run on a server, followed from outside: who takes part, how far it is, how it ended."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsys import __version__
+from fedsys.clock import WallClock
+from fedsys.config.load import dump_toml
+from fedsys.config.schema import Experiment
+from fedsys.deploy import _flower
+from fedsys.deploy.control import Control, RunStatus
+from fedsys.deploy.home import NodeEntry, ServerHome
+from fedsys.deploy.orders import ORDER, PROTOCOL, PROTOCOL_KEY, Order, write_app
+from fedsys.errors import ConfigError, DeployError
+from fedsys.telemetry.runfolder import RunFolder
+from fedsys.types import RoundRecord
+
+LOOK_S = 0.25
+SILENT_S = 60.0
+"""A server that does not answer for so long is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run came to its end."""
+
+    stopped_by: str
+    """The budget that was met, or empty for a run that was stopped from outside."""
+    records: list[RoundRecord]
+
+
+def enrolled_for(experiment: Experiment, home: ServerHome) -> list[NodeEntry]:
+    """The device of each part of the data; ConfigError where one is missing."""
+    clients = experiment.partition.clients
+    found = {e.partition: e for e in home.nodes() if not e.revoked and e.partition < clients}
+    if len(found) < clients:
+        raise ConfigError(
+            f"partition.clients = {clients}, but {len(found)} devices are enrolled; each trains on "
+            f"one part: 'fedsys server enroll {home.path} NAME' makes one more"
+        )
+    return [found[part] for part in range(clients)]
+
+
+def wait_for_nodes(
+    control: Control,
+    entries: list[NodeEntry],
+    *,
+    at_least: int,
+    wait_s: float,
+    stop: Callable[[], bool],
+    say: Callable[[str], None],
+) -> dict[int, NodeEntry]:
+    """Flower's numbers of the devices, once ``at_least`` of them are connected.
+
+    Raises DeployError that names those who are missing after ``wait_s``.
+    """
+    clock = WallClock()
+    until_s, said = clock.now_s() + wait_s, ""
+    keys = {_flower.key_bytes(entry.public_key): entry for entry in entries}
+    while not stop():
+        known = [node for node in control.nodes() if node.public_key in keys]
+        online = {keys[node.public_key].name for node in known if node.is_online}
+        missing = [entry.name for entry in entries if entry.name not in online]
+        if len(known) == len(entries) and len(online) >= at_least:
+            return {node.node_id: keys[node.public_key] for node in known}
+        text = f"{len(online)} of {len(entries)} devices are there; missing: {', '.join(missing)}"
+        if clock.now_s() >= until_s:
+            raise DeployError(f"{text}; waited {wait_s:.0f} s (--wait, --min-nodes)")
+        if text != said:
+            say(text)
+            said = text
+        clock.sleep_s(LOOK_S)
+    raise KeyboardInterrupt
+
+
+def start_run(
+    control: Control,
+    home: ServerHome,
+    experiment: Experiment,
+    folder: RunFolder,
+    nodes: dict[int, NodeEntry],
+) -> int:
+    """Hand the experiment to the server; Flower's number of the run."""
+    parts = {node_id: entry.partition for node_id, entry in nodes.items()}
+    paces = {node_id: entry.pace for node_id, entry in nodes.items()}
+    order = Order.of(folder.path, parts, paces).save(home.path)
+    with tempfile.TemporaryDirectory(prefix="fedsys-app-") as app:
+        write_app(Path(app), __version__)
+        config = {"experiment": dump_toml(experiment), ORDER: order, PROTOCOL_KEY: PROTOCOL}
+        return control.start(Path(app), config)
+
+
+def follow(
+    control: Control,
+    run_id: int,
+    folder: RunFolder,
+    *,
+    on_round: Callable[[RoundRecord], None],
+    stop: Callable[[], bool],
+) -> Ended:
+    """Wait for the end, telling of each round.
+
+    Raises DeployError with the reason of a run that failed, or of a server that is gone; what was
+    done until then is in the folder, and ``--resume`` goes on from it.
+    """
+    clock, told = WallClock(), _Told(folder, on_round)
+    heard_s = clock.now_s()
+    while True:
+        told.look()
+        if stop():
+            control.stop_run(run_id)
+            return Ended("", folder.records())
+        try:
+            status = control.run(run_id)
+            heard_s = clock.now_s()
+        except DeployError as error:
+            if clock.now_s() - heard_s > SILENT_S:
+                raise DeployError(f"{error}; go on with --resume when it is back") from error
+            status = None
+        if status is not None and status.is_finished:
+            told.look()
+            return _ended(status, folder)
+        clock.sleep_s(LOOK_S)
+
+
+def _ended(status: RunStatus, folder: RunFolder) -> Ended:
+    """Believe the result file and Flower together, and neither alone."""
+    result = folder.result()
+    if status.is_completed and result is not None:
+        return Ended(str(result["stopped_by"]), folder.records())
+    done = len(folder.records())
+    why = status.details or f"Flower says {status.status}:{status.sub_status}"
+    raise DeployError(f"the run failed after round {done}: {why}; --resume goes on from there")
+
+
+class _Told:
+    """Which rounds the user has been told of."""
+
+    def __init__(self, folder: RunFolder, on_round: Callable[[RoundRecord], None]) -> None:
+        self._folder = folder
+        self._on_round = on_round
+        self._count = len(folder.records())
+        self._size_bytes = -1
+
+    def look(self) -> None:
+        """Tell of those that are new."""
+        file = self._folder.path / "rounds.jsonl"
+        size_bytes = file.stat().st_size if file.exists() else 0
+        if size_bytes == self._size_bytes:
+            return
+        self._size_bytes = size_bytes
+        records = self._folder.records()
+        # A run that is resumed may have lost rounds that its checkpoint did not know yet.
+        for record in records[min(self._count, len(records)) :]:
+            self._on_round(record)
+        self._count = len(records)

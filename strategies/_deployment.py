@@ -1,0 +1,102 @@
+"""A run on real devices: its folder, its checkpoints, and what it says in the end."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from flwr.serverapp import Grid
+
+from fedsys.clock import WallClock
+from fedsys.config.schema import Experiment
+from fedsys.deploy import _flower
+from fedsys.deploy.grid import WireGrid
+from fedsys.deploy.orders import Order
+from fedsys.errors import ConfigError
+from fedsys.telemetry.runfolder import RunFolder
+from fedsys.telemetry.summary import summarise
+from fedsys.types import RoundRecord
+from fedsys.wire.schema import Array as Values
+from strategies._base import Controller
+from strategies._flower import RoundBudget
+
+
+class ServerSide(Protocol):
+    """What the server needs of the task; see ``clients.server_side``."""
+
+    def examples_per_client(self) -> list[int]:
+        """Training examples of each part of the data."""
+        ...
+
+    def split(self) -> Mapping[str, Any]:
+        """Who has which part."""
+        ...
+
+    def initial_arrays(self) -> Mapping[str, Values]:
+        """The model at the start."""
+        ...
+
+    def evaluate(self, arrays: Mapping[str, Values]) -> tuple[float, float]:
+        """Loss and metric on the held-out set."""
+        ...
+
+
+def run_order(
+    order: Order,
+    experiment: Experiment,
+    controller: Controller[Any],
+    task: ServerSide,
+    inner: Grid,
+) -> None:
+    """Run ``experiment`` on the order's devices, from the folder's checkpoint if it has one.
+
+    A round is in ``rounds.jsonl`` and in the checkpoint before the next begins; ``result.json``
+    is written when a budget has been met, and by nothing else.
+    """
+    clock = WallClock()
+    start_s = clock.now_s()
+    folder = RunFolder.open(order.folder_path)
+    _flower.limit_chunks(order.chunk_bytes)
+    folder.save_split(task.split())
+    counts = task.examples_per_client()
+    examples = {node: counts[part] for node, part in sorted(order.nodes.items())}
+    arrays = task.initial_arrays()
+    strategy = RoundBudget(experiment, controller, examples, arrays, task.evaluate)
+    records = _resume(folder, strategy)
+    grid = WireGrid(
+        inner,
+        piece_bytes=order.chunk_bytes,
+        model_bytes=sum(array.nbytes for array in arrays.values()),
+        exchange_bps=order.exchange_bps,
+        begin_s=records[-1].end_s if records else 0.0,
+        clock=clock,
+    )
+    for record in strategy.rounds(grid):
+        records.append(record)
+        folder.append(record)
+        folder.save_checkpoint(
+            record.round, strategy.tensors(), {"strategy": strategy.state(), "nodes": _parts(order)}
+        )
+    model_sha256 = folder.save_model(strategy.arrays())
+    summary = summarise(records, experiment.run.target, strategy.stopped_by)
+    folder.save_result(
+        asdict(summary) | {"model_sha256": model_sha256, "wall_s": clock.now_s() - start_s}
+    )
+
+
+def _resume(folder: RunFolder, strategy: RoundBudget) -> list[RoundRecord]:
+    """Bring the strategy to the folder's checkpoint; the records up to it."""
+    checkpoint = folder.load_checkpoint()
+    if checkpoint is None:
+        folder.truncate(0)
+        return []
+    folder.truncate(checkpoint.round)
+    records = list(folder.records())
+    try:
+        strategy.restore(checkpoint.tensors, checkpoint.state["strategy"], records)
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"the checkpoint lacks {error}; start again in another folder") from error
+    return records
+
+
+def _parts(order: Order) -> list[tuple[int, int]]:
+    return sorted(order.nodes.items())
