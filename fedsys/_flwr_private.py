@@ -20,10 +20,12 @@ __all__ = [
     "SERVER_NODE_ID",
     "CommonContent",
     "Run",
+    "array_of",
     "copy_message",
     "error_instead",
     "records_of",
     "reply_to",
+    "same_to",
     "set_task_identity",
     "stamp",
     "with_content",
@@ -34,6 +36,10 @@ __all__ = [
 SERVER_NODE_ID: int = SUPERLINK_NODE_ID
 NODE_UNAVAILABLE: int = ErrorCode.NODE_UNAVAILABLE
 CLIENT_APP_RAISED_EXCEPTION: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+
+_Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
+_Array = TypeVar("_Array", bound=Array)
 
 
 def set_task_identity(run_id: int) -> None:
@@ -101,6 +107,18 @@ def records_of(
     return content
 
 
+def same_to(message: Message, node_id: int, content: RecordDict) -> Message:
+    """What ``Message`` would make for another node and content, without its checks."""
+    return _message(message.metadata.__dict__ | {"_dst_node_id": node_id}, content)
+
+
+def array_of(kind: type[_Array], data: bytes, stype: str) -> _Array:
+    """A one-dimensional uint8 Array of ``data``, as its constructor would make it."""
+    array = kind.__new__(kind)
+    array.__dict__.update(dtype="uint8", shape=(len(data),), stype=stype, data=data)
+    return array
+
+
 def reply_to(request: Message, content: RecordDict) -> Message:
     """A reply to ``request`` as its receiver would make it, created when the request was."""
     asked = request.metadata.__dict__
@@ -116,9 +134,6 @@ def reply_to(request: Message, content: RecordDict) -> Message:
         },
         content,
     )
-
-
-_Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 
 def _unchecked(kind: type[_Record], values: dict[str, Any]) -> _Record:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Array, ArrayRecord, Error, Message
 
-from fedsys._flwr_private import CLIENT_APP_RAISED_EXCEPTION, records_of, reply_to
+from fedsys._flwr_private import CLIENT_APP_RAISED_EXCEPTION, array_of, records_of, reply_to
 from fedsys.middleware.control import PACKET, STYPE
 from fedsys.partial import Partial
 
@@ -81,12 +81,11 @@ def message_of(brief: Brief, request: Message, block: BlockSum | None, place: in
         return Message(Error(CLIENT_APP_RAISED_EXCEPTION, brief.error), reply_to=request)
     array: Array
     if isinstance(brief.packet, bytes):
-        array = Array("uint8", (len(brief.packet),), STYPE, brief.packet)
+        array = array_of(Array, brief.packet, STYPE)
     else:
         if block is None:
             raise ValueError("a reply without its packet, and without a sum that it is in")
-        size_bytes = brief.packet
-        array = Summed("uint8", (size_bytes,), STYPE, Absent.of(size_bytes))
+        array = array_of(Summed, Absent.of(brief.packet), STYPE)
         array.block, array.place = block, place
     return reply_to(request, records_of({brief.array_record: {PACKET: array}}, brief.metrics))
 
@@ -94,7 +93,7 @@ def message_of(brief: Brief, request: Message, block: BlockSum | None, place: in
 def summed(reply: Message) -> Summed | None:
     """The stand-in for a reply's packet; None where the reply carries its update itself."""
     for record in reply.content.values() if reply.has_content() else ():
-        array = record.get(PACKET) if isinstance(record, ArrayRecord) else None
-        if isinstance(array, Summed):
-            return array
+        for array in record.values() if isinstance(record, ArrayRecord) else ():
+            if isinstance(array, Summed):
+                return array
     return None
