@@ -199,7 +199,9 @@ async def connected(server: Resolved) -> socket.socket:
     """A socket to the first address of ``server`` that answers; OSError where none does."""
     failure = OSError("no address")
     for family, address in server:
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        # asyncio switches Nagle off only where the protocol is named; with it, the tail of a
+        # transfer waits 40 ms for a delayed acknowledgement.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             sock.setblocking(False)
             limit_segments(sock)
