@@ -83,6 +83,8 @@ class Timeline:
         self._waiting: dict[int, tuple[int, ...]] = {}
         """node -> keys of its exchanges; the first one is under way."""
         self._events: list[tuple[float, int, str]] = []
+        self._next_s: float | None = None
+        """``next_event_s``; None until it is asked for again."""
         self._phases: dict[int, tuple[Transfer, int]] = {}
         """key -> the transfer that crosses a shared link, and which phase it is in."""
 
@@ -108,10 +110,12 @@ class Timeline:
 
     def next_event_s(self) -> float:
         """When something happens next; inf when nothing is under way."""
-        next_s = self._events[0][0] if self._events else math.inf
-        for link in self._shared.values():
-            next_s = min(next_s, link.next_event_s())
-        return next_s
+        if self._next_s is None:
+            next_s = self._events[0][0] if self._events else math.inf
+            for link in self._shared.values():
+                next_s = min(next_s, link.next_event_s())
+            self._next_s = next_s
+        return self._next_s
 
     def step(self) -> list[Exchange]:
         """Move the clock to the next event; the exchanges that ended with it."""
@@ -128,6 +132,7 @@ class Timeline:
             _HANDLERS[event](self, exchange)
             if exchange.ended_s is not None:
                 ended.append(exchange)
+        self._next_s = None
         return ended
 
     def copy(self) -> "Timeline":
@@ -161,7 +166,7 @@ class Timeline:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from ``state``, to the same times as if nothing had been interrupted."""
-        self.now_s = state["now_s"]
+        self.now_s, self._next_s = state["now_s"], None
         self.downlink_bytes, self.uplink_bytes = state["downlink_bytes"], state["uplink_bytes"]
         self._open = {saved["key"]: _exchange(saved) for saved in state["open"]}
         self._waiting = {node_id: tuple(keys) for node_id, *keys in state["waiting"]}
@@ -297,6 +302,7 @@ class Timeline:
 
     def _push(self, time_s: float, key: int, event: str) -> None:
         heapq.heappush(self._events, (time_s, key, event))
+        self._next_s = None
 
 
 _HANDLERS: dict[str, Callable[[Timeline, Exchange], None]] = {
