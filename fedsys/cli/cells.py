@@ -59,7 +59,7 @@ def plan_cells(
     Raises ConfigError, with nothing changed on the disk, for an entry that cannot be run or a
     folder that holds something else.
     """
-    entries = _chosen(experiment, strategies)
+    entries = chosen_entries(experiment, strategies)
     for entry in entries:
         _check_keys(entry)
     variants = [(entry.label, entry.set) for entry in entries]
@@ -98,7 +98,7 @@ def slug(label: str) -> str:
     return f"{name[: _LONGEST_SLUG - 9].rstrip('-.')}-{digest}"
 
 
-def _chosen(experiment: Experiment, strategies: Sequence[str]) -> list[Entry]:
+def chosen_entries(experiment: Experiment, strategies: Sequence[str]) -> list[Entry]:
     """The file's entries, or those of the command line: labels, or names of strategies."""
     by_slug = {slug(entry.label): entry for entry in experiment.compare.entries}
     if not strategies:
