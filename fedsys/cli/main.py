@@ -10,6 +10,7 @@ import click
 import typer
 
 from fedsys import __version__
+from fedsys.cli.ablate import ablate
 from fedsys.cli.client import client_app
 from fedsys.cli.codecs import codecs_app
 from fedsys.cli.compare import compare_command
@@ -17,10 +18,12 @@ from fedsys.cli.execute import run_command
 from fedsys.cli.links import links_app
 from fedsys.cli.listing import list_command
 from fedsys.cli.netns import netns_app
+from fedsys.cli.plan import plan
 from fedsys.cli.proxy import proxy_command
 from fedsys.cli.report import report
 from fedsys.cli.server import server_app
 from fedsys.cli.simulate import simulate
+from fedsys.cli.sweep import sweep
 from fedsys.errors import ConfigError, FedsysError
 
 app = typer.Typer(
@@ -32,6 +35,9 @@ app = typer.Typer(
 app.command()(simulate)
 app.command("run")(run_command)
 app.command("compare")(compare_command)
+app.command()(sweep)
+app.command()(ablate)
+app.command()(plan)
 app.command()(report)
 app.command("list")(list_command)
 app.command("proxy")(proxy_command)
