@@ -16,9 +16,8 @@ from clients.data.loader import Step, local_steps, steps_per_epoch
 from clients.device import seed_torch
 from clients.stack import Stack, rows_for
 from clients.stacked import Member
-from clients.tasks._base import Augments
-from clients.train import Diverged, TrainResult, result_of, train
-from clients.weights import Array, Layout, Weights
+from clients.train import Diverged, TrainResult, check_finite, result_of, train
+from clients.weights import Weights
 from clients.workplace import Workplace
 from fedsys.clock import WallClock
 from fedsys.config.schema import Training
@@ -120,28 +119,30 @@ def _alone(
     """Train one client with autograd; ``steps`` index ``examples``."""
     clock = WallClock()
     training, seed, task = _training(place, job), place.experiment.run.seed, place.data.task
+    lr = training.lr if job.lr is None else job.lr
     place.weights.load(job.start)
     seed_torch(seed_for(seed, "train", job.client, job.round), place.device)
     augment = None
-    if training.augment and isinstance(task, Augments):
+    # Not isinstance, which for a protocol takes as long as ten operations of torch.
+    if training.augment and hasattr(task, "augment"):
         generator = torch.Generator(place.device)
         generator.manual_seed(seed_for(seed, "augment", job.client, job.round))
         augment = partial(task.augment, generator=generator)
     loaded_s = clock.now_s()
     try:
-        result = train(place.model, task, *examples, steps, training, training.lr, augment)
+        result = train(place.model, task, *examples, steps, training, lr, augment)
+        trained_s = clock.now_s()
+        weights = place.weights.save(out)
+        check_finite(weights.exact, result.local_steps)
+        with np.errstate(over="ignore", invalid="ignore"):
+            # A sum is not finite where a value is not, and costs a tenth of looking at each.
+            if not np.isfinite(np.add.reduce(weights.flat)):
+                check_finite(place.layout.parts(weights.flat), result.local_steps)
     except Diverged as error:
         return error
-    trained_s = clock.now_s()
-    weights = place.weights.save(out)
     end_s = clock.now_s()
-    return _judged(
-        place.layout,
-        weights,
-        result,
-        len(place.data.part(job.client)),
-        (end_s - start_s, loaded_s - start_s + end_s - trained_s),
-    )
+    load_s = loaded_s - start_s + end_s - trained_s
+    return Trained(weights, len(place.data.part(job.client)), result, end_s - start_s, load_s)
 
 
 def _together(
@@ -150,40 +151,21 @@ def _together(
     """Train some clients as one stack."""
     clock = WallClock()
     start_s = clock.now_s()
-    losses, gather_s = stack.train(members, rows, place.experiment.training)
+    outcomes, prepare_s = stack.train(members, rows, place.experiment.training)
     train_s, steps = clock.now_s() - start_s, sum(len(m.steps) for m in members)
     trained: list[Trained | Diverged] = []
-    for m, values in zip(members, losses, strict=True):
+    for m, outcome in zip(members, outcomes, strict=True):
         share = len(m.steps) / steps
+        gather_s = outcome.gather_s + prepare_s * share
         try:
-            result = result_of(values, sum(map(len, m.steps)), gather_s * share)
+            result = result_of(outcome.losses, sum(map(len, m.steps)), gather_s)
+            if not outcome.is_finite:
+                check_finite(place.layout.parts(m.out), result.local_steps)
         except Diverged as error:
             trained.append(error)
             continue
-        seconds = (train_s * share, 0.0)
-        trained.append(_judged(place.layout, Weights(m.out), result, m.examples, seconds))
+        trained.append(Trained(Weights(m.out), m.examples, result, train_s * share, 0.0))
     return trained
-
-
-def _judged(
-    layout: Layout,
-    weights: Weights,
-    result: TrainResult,
-    examples: int,
-    seconds: tuple[float, float],
-) -> Trained | Diverged:
-    """What training gave, or Diverged where a weight is not finite."""
-    # A sum is not finite where a value is not, and costs a tenth of looking at each.
-    suspects: dict[str, Array] = {
-        name: values for name, values in weights.exact.items() if values.dtype.kind == "f"
-    }
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not np.isfinite(np.add.reduce(weights.flat)):
-            suspects.update(layout.parts(weights.flat))
-    for name, values in suspects.items():
-        if not np.isfinite(values).all():
-            return Diverged(f"after local step {result.local_steps}: '{name}' is not finite")
-    return Trained(weights, examples, result, *seconds)
 
 
 def _member(place: Workplace, job: Job, out: F32) -> Member:
@@ -225,8 +207,8 @@ def _steps(place: Workplace, job: Job) -> Iterator[Step]:
 
 
 def _training(place: Workplace, job: Job) -> Training:
-    """The experiment's training with what the job has in place of it."""
-    own = {"lr": job.lr, "proximal_mu": job.proximal_mu}
-    return place.experiment.training.model_copy(
-        update={key: value for key, value in own.items() if value is not None}
-    )
+    """The experiment's training with the job's proximal term in place of its own."""
+    training = place.experiment.training
+    if job.proximal_mu is None or job.proximal_mu == training.proximal_mu:
+        return training
+    return training.model_copy(update={"proximal_mu": job.proximal_mu})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.chain import Chain, chain_of
-from clients.stacked import Loss, Member, train_stack
+from clients.stacked import Loss, Member, Outcome, train_stack
 from clients.tasks._base import Examples, Task
 from clients.weights import Exchange, Layout, Weights
 from fedsys.clock import WallClock
@@ -48,10 +48,10 @@ class Stack:
 
     def train(
         self, members: Sequence[Member], rows: int, training: Training
-    ) -> tuple[list[list[float]], float]:
+    ) -> tuple[list[Outcome], float]:
         """Train members, whose steps are indices of examples, in batches of ``rows`` rows.
 
-        Returns their losses and the seconds that it took to prepare their examples.
+        Returns what became of them and the seconds that it took to prepare their examples.
         """
         clock = WallClock()
         start_s = clock.now_s()
@@ -60,10 +60,8 @@ class Stack:
         else:
             source, members = self._prepared(members)
         prepare_s = clock.now_s() - start_s
-        losses, gather_s = train_stack(
-            self.chain, self.loss, self.layout, source, members, rows, training
-        )
-        return losses, prepare_s + gather_s
+        outcomes = train_stack(self.chain, self.loss, self.layout, source, members, rows, training)
+        return outcomes, prepare_s
 
     def _prepared(
         self, members: Sequence[Member]
@@ -170,9 +168,9 @@ def _agrees(
         losses.append(loss)
     found, _ = stack.train(members, max(_TRIAL_SIZES), _PLAIN)
     as_autograd = all(
-        abs(values[0] - loss) <= _TOLERANCE * abs(loss)
+        abs(outcome.losses[0] - loss) <= _TOLERANCE * abs(loss)
         and _close(stack.layout, m.start - m.out, np.float32(m.lr) * gradient, m.start)
-        for values, m, gradient, loss in zip(found, members, gradients, losses, strict=True)
+        for outcome, m, gradient, loss in zip(found, members, gradients, losses, strict=True)
     )
     return as_autograd and _same_alone(stack, members, training)
 

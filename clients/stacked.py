@@ -39,6 +39,18 @@ class Member:
     """Where the trained weights go, float32 [n]."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one client, besides its weights."""
+
+    losses: list[float]
+    """Mean loss of each step's batch, before its update."""
+    is_finite: bool
+    """Whether all weights are; False where they only might not be."""
+    gather_s: float
+    """Its share of the seconds in which examples were picked out."""
+
+
 @torch.no_grad()
 def train_stack(
     chain: Chain,
@@ -48,19 +60,23 @@ def train_stack(
     members: Sequence[Member],
     rows: int,
     training: Training,
-) -> tuple[list[list[float]], float]:
-    """Train all ``members``; the mean losses of each one's batches, before their updates.
-
-    The second value is the seconds in which examples were picked out.
+) -> list[Outcome]:
+    """Train all ``members``; what became of each, in order.
 
     ``source`` holds first-layer inputs float32 [n, in] and targets [n, ...]. Batches are filled up
     to ``rows`` with examples of weight 0, so that a client's numbers depend on its own batches
     alone.
     """
     order = sorted(range(len(members)), key=lambda k: -len(members[k].steps))
-    stack = _Stack(chain, loss, layout, [members[k] for k in order], rows, training)
-    losses = dict(zip(order, stack.run(*source).T.tolist(), strict=True))
-    return [losses[k][: len(m.steps)] for k, m in enumerate(members)], stack.gather_s
+    sorted_members = [members[k] for k in order]
+    stack = _Stack(chain, loss, layout, sorted_members, rows, training)
+    losses, finite = stack.run(*source)
+    each_s = stack.gather_s / sum(len(m.steps) for m in members)
+    outcomes = {
+        k: Outcome(values[: len(m.steps)], is_finite, each_s * len(m.steps))
+        for k, m, values, is_finite in zip(order, sorted_members, losses, finite, strict=True)
+    }
+    return [outcomes[k] for k in range(len(members))]
 
 
 class _Stack:
@@ -84,31 +100,30 @@ class _Stack:
         self._move = _Rule(self._params, members, training)
         self.gather_s = 0.0
 
-    def run(self, x: Tensor, y: Tensor) -> Tensor:
-        """Take all steps and hand the weights out; the losses float32 [t, c]."""
+    def run(self, x: Tensor, y: Tensor) -> tuple[list[list[float]], list[bool]]:
+        """Take all steps and hand the weights out; losses [c][t], and who has finite weights."""
         steps, clients, rows = self._index.shape
-        clock = WallClock()
-        start_s = clock.now_s()
-        targets = y[self._index]
-        self.gather_s += clock.now_s() - start_s
         shares = self._share if self._move.needs_gradient else self._share * self._lr
-        losses = torch.zeros(steps, clients)
+        losses, clock = torch.zeros(steps, clients), WallClock()
         for t, active in enumerate(self._counts):
             params = {name: p[:active] for name, p in self._params.items()}
             start_s = clock.now_s()
-            inputs = torch.index_select(x, 0, self._index[t, :active].reshape(-1))
+            index = self._index[t, :active].reshape(-1)
+            inputs = torch.index_select(x, 0, index).view(active, rows, -1)
+            targets = torch.index_select(y, 0, index).view(active, rows, *y.shape[1:])
             self.gather_s += clock.now_s() - start_s
-            signals = self._forward(inputs.view(active, rows, -1), params)
-            weights = self._share[t, :active]
+            signals = self._forward(inputs, params)
             losses[t, :active], slope = _loss_and_slope(
-                self._loss, signals[-1], targets[t, :active], weights, shares[t, :active]
+                self._loss, signals[-1], targets, self._share[t, :active], shares[t, :active]
             )
             self._backward(signals, slope, params)
             self._move.end_of_step(active)
+        # A sum is not finite where a value is not, and costs a tenth of looking at each.
+        sums = functools.reduce(torch.add, (p.sum((1, 2)) for p in self._params.values()))
         for place, member in enumerate(self._members):
             for name, part in self._layout.parts(member.out).items():
                 part[...] = self._params[name][place].numpy().reshape(part.shape)
-        return losses
+        return losses.T.tolist(), sums.isfinite().tolist()
 
     def _forward(self, inputs: Tensor, params: dict[str, Tensor]) -> list[Tensor]:
         """Input of each layer, and the output of the last; [c, b, width]."""

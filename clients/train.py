@@ -1,7 +1,7 @@
 """Local training: a number of steps from the received weights on one client's examples."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from clients.data.loader import Step
 from clients.device import autocast
 from clients.optimizer import make_optimizer
 from clients.tasks._base import Task
+from clients.weights import Array
 from fedsys.clock import WallClock
 from fedsys.config.schema import Training
 from fedsys.errors import FedsysError
@@ -71,7 +72,8 @@ def train(
     gathered = _Gathered(x, y, steps)
     for batches in gathered:
         examples = sum(len(targets) for _, targets in batches)
-        for p in params:
+        is_whole = len(batches) == 1 and scaler is None
+        for p in params if not is_whole else ():
             p.grad = None
         parts = []
         for inputs, targets in batches:
@@ -80,9 +82,12 @@ def train(
                 loss = task.loss(model, seen, targets)
                 if len(batches) > 1:
                     loss = loss * (len(targets) / examples)
+            parts.append(loss.detach())
+            if is_whole:
+                _set_gradients(params, loss)
+                continue
             scaled = loss if scaler is None else scaler.scale(loss)
             scaled.backward()  # type: ignore[no-untyped-call]
-            parts.append(loss.detach())
         losses.append(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
         samples += examples
         if scaler is not None:
@@ -96,6 +101,14 @@ def train(
             scaler.update()
     # Looked at once at the end: a look at every step would make a GPU wait for the CPU.
     return result_of(torch.stack(losses).tolist(), samples, gathered.seconds)
+
+
+def _set_gradients(params: Sequence[Tensor], loss: Tensor) -> None:
+    """As ``loss.backward()`` would, in less time, where nothing is to be added up."""
+    for p, gradient in zip(
+        params, torch.autograd.grad(loss, params, allow_unused=True), strict=True
+    ):
+        p.grad = gradient
 
 
 def _scaler(device: torch.device) -> torch.amp.GradScaler:
@@ -119,7 +132,9 @@ class _Gathered:
             start_s = clock.now_s()
             order = np.concatenate([batch for step in block for batch in step])
             index = torch.from_numpy(order).to(self._x.device)
-            inputs, targets, end = self._x[index], self._y[index], 0
+            # Less than half the time of x[index].
+            inputs, targets = (torch.index_select(of, 0, index) for of in (self._x, self._y))
+            end = 0
             self.seconds += clock.now_s() - start_s
             for step in block:
                 batches = []
@@ -159,3 +174,10 @@ def result_of(losses: list[float], samples: int, gather_s: float) -> TrainResult
         if not math.isfinite(value):
             raise Diverged(f"local step {step} of {len(losses)}: the training loss is {value}")
     return TrainResult(len(losses), samples, sum(losses) / len(losses), losses[0], gather_s)
+
+
+def check_finite(arrays: Mapping[str, Array], steps: int) -> None:
+    """Diverged, naming the first of the weights after so many steps that is not finite."""
+    for name, values in arrays.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise Diverged(f"after local step {steps}: '{name}' is not finite")

@@ -43,7 +43,11 @@ class Examples:
 
 @runtime_checkable
 class Task(Protocol):
-    """One learning problem; calling a method twice gives equal results."""
+    """One learning problem; calling a method twice gives equal results.
+
+    It may have a method more, ``augment(x: Tensor, generator: torch.Generator) -> Tensor``: the
+    inputs of a batch in training, changed by draws of ``generator``; both are on one device.
+    """
 
     metric: ClassVar[str]
     """Name of what ``evaluate`` sums, e.g. ``accuracy``; larger is better."""
@@ -66,15 +70,6 @@ class Task(Protocol):
 
     def evaluate(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float, int]:
         """Sum of losses, sum of metrics and number of predictions of a batch."""
-        ...
-
-
-@runtime_checkable
-class Augments(Protocol):
-    """What a task offers besides if its inputs are to be changed at random in training."""
-
-    def augment(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Inputs of a batch, changed by draws of ``generator``; both are on one device."""
         ...
 
 
