@@ -5,6 +5,7 @@ Reads no more than its window, so that the sender's own TCP feels the link.
 
 import array
 import asyncio
+import contextlib
 import fcntl
 import socket
 import termios
@@ -146,7 +147,9 @@ class Pipe:
         if self.dead or self.sink is None or self.sink.is_closing():
             return
         self.ended = True
-        self.sink.write_eof()
+        # Whoever was to read it may have broken the connection meanwhile.
+        with contextlib.suppress(OSError):
+            self.sink.write_eof()
         self._owner.ended()
 
     def _pause(self) -> None:
