@@ -58,7 +58,7 @@ def run_order(
     _flower.limit_chunks(order.chunk_bytes)
     folder.save_split(task.split())
     counts = task.examples_per_client()
-    examples = {node: counts[part] for node, part in sorted(order.nodes.items())}
+    examples = {node: int(counts[part]) for node, part in sorted(order.nodes.items())}
     arrays = task.initial_arrays()
     strategy = RoundBudget(experiment, controller, examples, arrays, task.evaluate)
     records = _resume(folder, strategy)

@@ -14,6 +14,7 @@ from fedsys.cli.ablate import ablate
 from fedsys.cli.client import client_app
 from fedsys.cli.codecs import codecs_app
 from fedsys.cli.compare import compare_command
+from fedsys.cli.deploy import deploy_command
 from fedsys.cli.execute import run_command
 from fedsys.cli.links import links_app
 from fedsys.cli.listing import list_command
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command()(simulate)
 app.command("run")(run_command)
+app.command("deploy")(deploy_command)
 app.command("compare")(compare_command)
 app.command()(sweep)
 app.command()(ablate)

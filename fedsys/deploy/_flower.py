@@ -1,28 +1,18 @@
 """Everything private of Flower that a deployment touches, in one place; checked against flwr 1.42.
 
-Three of Flower's processes run from here, each with settings that come as one line of JSON on its
-standard input, so that no key is in a file, an argument or the environment:
-
-    python -m fedsys.deploy._flower superlink | supernode | tasks
-
-A process ends when its standard input does: whoever started it is then gone.
+What forks tasks is in ``_warm``, how processes are started in ``_process``.
 """
 
-import contextlib
 import hashlib
 import importlib
-import json
 import os
 import secrets
-import signal
-import subprocess
-import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.app import Message
@@ -32,22 +22,21 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+from fedsys.deploy._process import Settings, end_soon, start
 from fedsys.errors import DeployError
 
 TESTED = "1.42."
 POLL_S = 0.05
 """In place of Flower's 3 s and 1 s between two looks at something on the same machine."""
-END_S = 5.0
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(POLL_S),
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.15",
 }
 CHUNK_BYTES = "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"
 PUSHES = "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES"
 PULLS = "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS"
-Settings = dict[str, Any]
 
 
 def check_version() -> None:
@@ -114,10 +103,10 @@ def objects_of(message: Message) -> tuple[int, int]:
 
 def limit_chunks(chunk_bytes: int) -> None:
     """Cut arrays that this process sends from now on into chunks of at most ``chunk_bytes``."""
-    _module("flwr.app.message.array").FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE = chunk_bytes
+    module("flwr.app.message.array").FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE = chunk_bytes
 
 
-def _module(name: str) -> Any:
+def module(name: str) -> Any:
     """A module by name: several packages of Flower have a function of the name of a module."""
     return importlib.import_module(name)
 
@@ -134,7 +123,7 @@ def superlink(settings: Settings) -> None:
 
     from fedsys.deploy.gate import serve
 
-    module = _module("flwr.superlink.cli.flower_superlink")
+    link = module("flwr.superlink.cli.flower_superlink")
     home, port = Path(settings["home"]), int(settings["control_port"])
     files = [str(home / name) for name in ("ca.crt", "server.crt", "server.key")]
     authority, certificate, key = (Path(file).read_bytes() for file in files)
@@ -163,15 +152,15 @@ def superlink(settings: Settings) -> None:
         isolation="process",
         runtime_dependency_install=False,
     )
-    module._parse_superlink_lifespan_config = lambda: config
+    link._parse_superlink_lifespan_config = lambda: config
     public = (str(settings["host"]), int(settings["port"]))
 
     def run(app: Any, **options: Any) -> None:
         serve(app, public, str(settings["token"]), options)
 
-    module.uvicorn = types.SimpleNamespace(run=run)
+    link.uvicorn = types.SimpleNamespace(run=run)
     _start_tasks(port, secret, files[0], ["strategies.server_app", "clients.server_side"])
-    module.flower_superlink()
+    link.flower_superlink()
 
 
 def supernode(settings: Settings) -> None:
@@ -184,12 +173,12 @@ def supernode(settings: Settings) -> None:
     from fedsys.clock import WallClock
     from fedsys.deploy.refusals import explained
 
-    module = _module("flwr.supernode.cli.flower_supernode")
-    fleet = _module("flwr.supernode.fleet_http_connection")
-    loop = _module("flwr.supernode.start_client_internal")
+    node = module("flwr.supernode.cli.flower_supernode")
+    fleet = module("flwr.supernode.fleet_http_connection")
+    loop = module("flwr.supernode.start_client_internal")
     key = cast(Any, load_ssh_private_key(settings["private_key"].encode(), None))
     secret, port = secrets.token_bytes(32), int(settings["runtime_port"])
-    config = module.SuperNodeLifespanConfig(
+    config = node.SuperNodeLifespanConfig(
         server_address=settings["address"],
         root_certificates=settings["authority"].encode(),
         insecure=False,
@@ -209,130 +198,14 @@ def supernode(settings: Settings) -> None:
         runtime_ssl_certfile=None,
         runtime_ssl_keyfile=None,
     )
-    module._parse_supernode_lifespan_config = lambda: config
+    node._parse_supernode_lifespan_config = lambda: config
     clock = WallClock()
     loop.time = types.SimpleNamespace(sleep=lambda s: clock.sleep_s(min(s, POLL_S)))
     fleet.NodeAuthHttpInterceptor = explained(fleet.NodeAuthHttpInterceptor)
     _start_tasks(port, secret, None, ["clients.client_app"])
-    module.flower_supernode()
+    node.flower_supernode()
     print("the SuperNode's loop has ended", flush=True)
     os._exit(1)
-
-
-def tasks(settings: Settings) -> None:
-    """Starts a process for each task, as Flower's SuperExec does, but from a warm one.
-
-    Flower starts a new Python for each message, which then imports flwr and torch for seconds, and
-    gives it its token as an argument. Here it is forked from a process that has imported both.
-    """
-    nursery = _Nursery(settings["preload"])
-    module = _module("flwr.supercore.superexec.run_superexec")
-    module.get_executor = lambda *args, **kwargs: nursery
-    module.run_superexec(
-        runtime_api_address=settings["runtime_address"],
-        insecure=settings["root_certificates"] is None,
-        root_certificates_path=settings["root_certificates"],
-        superexec_auth_secret=bytes.fromhex(settings["secret"]),
-        parent_pid=os.getppid(),
-    )
-
-
-def nursery(settings: Settings) -> None:
-    """Reads a task a line, and forks a process for each that has all modules already."""
-    for name in ("flwr.superlink.runtime", "flwr.supernode.runtime.run_clientapp"):
-        _module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for name in settings["preload"]:
-        _module(name)
-    parent_pid = os.getppid()
-    for line in sys.stdin:
-        if os.fork() == 0:
-            _run_task(json.loads(line), parent_pid)
-
-
-class _Nursery:
-    """Flower's executor, as the SuperExec uses it."""
-
-    def __init__(self, preload: list[str]) -> None:
-        self._preload = preload
-        self._process = self._start()
-
-    def get_eligible_capacity(self, supported: set[Any], **_: Any) -> tuple[set[Any], set[str]]:
-        """Whatever comes."""
-        return supported, set()
-
-    def launch(self, spec: Any) -> Any:
-        """Have the task's process forked."""
-        from flwr.supercore.superexec.executor.types import LaunchResult
-
-        task = {
-            "kind": str(spec.task_type),
-            "runtime_address": spec.runtime_api_address,
-            "token": spec.token,
-            "insecure": spec.insecure,
-            "root_certificates": spec.root_certificates_path,
-        }
-        for _ in range(2):
-            try:
-                _tell(self._process, task)
-                return LaunchResult.accepted()
-            except OSError:
-                self._process = self._start()
-        return LaunchResult.failed("the process that forks tasks cannot be reached")
-
-    def reconcile(self) -> None:
-        """Nothing to do between two looks."""
-
-    def close(self) -> None:
-        """End the process that forks."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
-    def _start(self) -> "subprocess.Popen[str]":
-        return start("nursery", {"preload": self._preload})
-
-
-def _run_task(task: dict[str, Any], parent_pid: int) -> None:
-    """Be the process of one task; does not return."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    certificates = task["root_certificates"] and Path(task["root_certificates"]).read_bytes()
-    common = {
-        "runtime_api_address": task["runtime_address"],
-        "token": task["token"],
-        "insecure": task["insecure"],
-        "certificates": certificates or None,
-        "parent_pid": parent_pid,
-        "runtime_dependency_install": False,
-    }
-    code = 1
-    try:
-        if task["kind"] == "flwr-clientapp":
-            from flwr.supernode.runtime.run_clientapp import run_clientapp
-
-            run_clientapp(**common)
-        elif task["kind"] == "flwr-serverapp":
-            _run_serverapp(common)
-        else:
-            print(f"no task of kind {task['kind']} is run here", flush=True)
-    except SystemExit as end:
-        code = int(end.code or 0) if isinstance(end.code, int | None) else 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _run_serverapp(common: dict[str, Any]) -> None:
-    from queue import Queue
-
-    from flwr.supercore.logger import mirror_output_to_queue
-    from flwr.superlink.runtime import run_serverapp
-
-    log: Queue[str | None] = Queue()
-    mirror_output_to_queue(log)
-    run_serverapp(log_queue=log, **common)
 
 
 def _start_tasks(
@@ -352,78 +225,6 @@ def _start_tasks(
     def watch() -> None:
         child.wait()
         print("the process that starts tasks has ended", flush=True)
-        _end_soon()
+        end_soon()
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def start(
-    name: str,
-    settings: Settings,
-    *,
-    environment: dict[str, str] | None = None,
-    output: IO[bytes] | int | None = None,
-) -> "subprocess.Popen[str]":
-    """Start one of this module's processes; its standard input stays open as long as this one."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedsys.deploy._flower", name],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=subprocess.STDOUT if output is not None else None,
-        env=environment,
-        text=True,
-    )
-    with contextlib.suppress(OSError):  # it died at once, which its exit code tells
-        _tell(process, settings)
-    return process
-
-
-def _tell(process: "subprocess.Popen[str]", settings: Settings) -> None:
-    if process.stdin is None:
-        raise OSError("no standard input")
-    process.stdin.write(json.dumps(settings) + "\n")
-    process.stdin.flush()
-
-
-def _end_soon() -> None:
-    """Ask this process to end, and see to it that it does."""
-    timer = threading.Timer(END_S, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _watch_parent() -> None:
-    def watch() -> None:
-        while os.read(0, 1 << 16):
-            pass
-        _end_soon()
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-_PROCESSES: dict[str, Callable[[Settings], None]] = {
-    "superlink": superlink,
-    "supernode": supernode,
-    "tasks": tasks,
-    "nursery": nursery,
-}
-
-
-def _first_line() -> Iterator[bytes]:
-    while (byte := os.read(0, 1)) not in (b"", b"\n"):
-        yield byte
-
-
-def main() -> None:
-    """Be the process that the first argument names."""
-    check_version()
-    name = sys.argv[1]
-    settings = json.loads(b"".join(_first_line()))
-    if name != "nursery":
-        _watch_parent()
-    _PROCESSES[name](settings)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,9 @@
 """One of Flower's processes as a child: its output in a log, its end noticed, its stop clean."""
 
 import contextlib
+import datetime
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsys.deploy import _flower
+from fedsys.deploy._process import start
 from fedsys.deploy.private import FILE_MODE
 
 STOP_S = 8.0
@@ -20,7 +23,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Child:
-    """A process of ``fedsys.deploy._flower`` and whatever it starts."""
+    """A process of ``fedsys.deploy._process`` and whatever it starts."""
 
     def __init__(
         self,
@@ -34,11 +37,12 @@ class Child:
         """Starts at once. ``on_line`` gets each line of output, in a thread of its own."""
         self._log_path = log
         self._on_line = on_line
-        self._process = _flower.start(
+        self._process = start(
             name,
             dict(settings),
             environment=dict(os.environ) | _flower.ENVIRONMENT | dict(environment),
             output=subprocess.PIPE,
+            own_group=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -64,6 +68,9 @@ class Child:
             if self._process.stdin is not None:
                 self._process.stdin.close()
         code = self._process.wait()
+        # A process that was still importing does not see that its parent has gone.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._reader.join(2.0)
         return code
 
@@ -85,7 +92,7 @@ class Child:
                 self._log_path.replace(self._log_path.with_name(f"{self._log_path.name}.1"))
         handle = os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
         with os.fdopen(handle, "a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S.%f} {line}")
 
 
 def threads_environment(threads: int) -> dict[str, str]:

@@ -28,7 +28,7 @@ ENROLLED_ONLY = ("register-node", "unregister-node")
 """Devices do neither here: the server's owner enrols and revokes."""
 HOLD_S = 20.0
 """How long a question is kept; Flower's client waits 30 s for an answer."""
-LOOK_S = 0.1
+LOOK_S = 0.15
 MAX_BODY_BYTES = 64 << 20
 IDLE_S = 60
 PUBLIC_KEY = b"flwr-public-key"

@@ -1,0 +1,128 @@
+"""A process for each task, forked from one that has imported everything already.
+
+Flower starts a new Python for each message, which then imports flwr and torch for seconds, and
+gives it its token as an argument, where every user of the machine can read it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedsys.deploy._flower import module
+from fedsys.deploy._process import Settings, start, tell
+
+
+def tasks(settings: Settings) -> None:
+    """Flower's SuperExec, with its processes forked."""
+    nursery = _Nursery(settings["preload"])
+    superexec = module("flwr.supercore.superexec.run_superexec")
+    superexec.get_executor = lambda *args, **kwargs: nursery
+    superexec.run_superexec(
+        runtime_api_address=settings["runtime_address"],
+        insecure=settings["root_certificates"] is None,
+        root_certificates_path=settings["root_certificates"],
+        superexec_auth_secret=bytes.fromhex(settings["secret"]),
+        parent_pid=os.getppid(),
+    )
+
+
+def nursery(settings: Settings) -> None:
+    """Reads a task a line, and forks a process for each that has all modules already."""
+    for name in ("flwr.superlink.runtime", "flwr.supernode.runtime.run_clientapp"):
+        module(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for name in settings["preload"]:
+        module(name)
+    parent_pid = os.getppid()
+    for line in sys.stdin:
+        if os.fork() == 0:
+            _run_task(json.loads(line), parent_pid)
+
+
+class _Nursery:
+    """Flower's executor, as the SuperExec uses it."""
+
+    def __init__(self, preload: list[str]) -> None:
+        self._preload = preload
+        self._process = self._start()
+
+    def get_eligible_capacity(self, supported: set[Any], **_: Any) -> tuple[set[Any], set[str]]:
+        """Whatever comes."""
+        return supported, set()
+
+    def launch(self, spec: Any) -> Any:
+        """Have the task's process forked."""
+        from flwr.supercore.superexec.executor.types import LaunchResult
+
+        task = {
+            "kind": str(spec.task_type),
+            "runtime_address": spec.runtime_api_address,
+            "token": spec.token,
+            "insecure": spec.insecure,
+            "root_certificates": spec.root_certificates_path,
+        }
+        for _ in range(2):
+            try:
+                tell(self._process, task)
+                return LaunchResult.accepted()
+            except OSError:
+                self._process = self._start()
+        return LaunchResult.failed("the process that forks tasks cannot be reached")
+
+    def reconcile(self) -> None:
+        """Nothing to do between two looks."""
+
+    def close(self) -> None:
+        """End the process that forks."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _start(self) -> "subprocess.Popen[str]":
+        return start("nursery", {"preload": self._preload})
+
+
+def _run_task(task: dict[str, Any], parent_pid: int) -> None:
+    """Be the process of one task; does not return."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    certificates = task["root_certificates"] and Path(task["root_certificates"]).read_bytes()
+    common = {
+        "runtime_api_address": task["runtime_address"],
+        "token": task["token"],
+        "insecure": task["insecure"],
+        "certificates": certificates or None,
+        "parent_pid": parent_pid,
+        "runtime_dependency_install": False,
+    }
+    code = 1
+    try:
+        if task["kind"] == "flwr-clientapp":
+            from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+            run_clientapp(**common)
+        elif task["kind"] == "flwr-serverapp":
+            _run_serverapp(common)
+        else:
+            print(f"no task of kind {task['kind']} is run here", flush=True)
+    except SystemExit as end:
+        code = int(end.code or 0) if isinstance(end.code, int | None) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run_serverapp(common: dict[str, Any]) -> None:
+    from queue import Queue
+
+    from flwr.supercore.logger import mirror_output_to_queue
+    from flwr.superlink.runtime import run_serverapp
+
+    log: Queue[str | None] = Queue()
+    mirror_output_to_queue(log)
+    run_serverapp(log_queue=log, **common)
