@@ -47,8 +47,9 @@ class Stage:
     def of(cls, experiment: Experiment) -> "Stage":
         """Reads the data and builds the model; ConfigError as ``check_experiment``."""
         task = ServerTask(experiment)
-        counts = task.examples_per_client()
-        return cls(task.initial_arrays(), dict(enumerate(counts, start=1)), task.flops_per_sample())
+        counts = enumerate(task.examples_per_client(), start=1)
+        examples = {node: int(count) for node, count in counts}
+        return cls(task.initial_arrays(), examples, task.flops_per_sample())
 
     @property
     def parameters(self) -> int:
