@@ -22,7 +22,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from benchmarks.provenance import provenance
 from fedsys._flwr_private import records_of, reply_to
 from fedsys.rng import rng_for
-from netem.fair import UNITS, SharedLink
+from netem.fair import SharedLink
+from netem.fair_flow import UNITS
 from netem.grid import VirtualGrid
 from netem.link import Direction, Link
 from netem.rate import RateCurve, steps

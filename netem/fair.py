@@ -14,20 +14,8 @@ import math
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
+from netem.fair_flow import ROUNDING_FRACTION, UNITS, Flow, units
 from netem.rate import RateCurve
-
-UNITS = 2.0**60
-"""Bits and rates are whole numbers of this many units a bit.
-
-Their sums are exact, so the order of simultaneous events leaves no trace, and a clock of work
-that has run for years still resolves a flow of one bit.
-"""
-
-WIDEST_BPS = 2.0**100
-"""What an infinite rate counts as."""
-
-ROUNDING_FRACTION = 1e-10
-"""Share of a flow that rounding may leave over; it must not have to wait out an outage."""
 
 _Queue = list[tuple[int, int]]
 """Heap of (value, key of a flow). An entry that no longer holds is passed over at the top."""
@@ -46,25 +34,15 @@ class SharedLink:
         self._curve = capacity if isinstance(capacity, RateCurve) else RateCurve.constant(capacity)
         self._now_s = now_s
         capacity_bps, self._capacity_change_s = self._curve.step_at(now_s)
-        self._capacity = _units(capacity_bps)
-        self._flows: dict[int, tuple[RateCurve, int]] = {}
-        """key -> access curve, and how little may be left of it at its end."""
-        self._access: dict[int, int] = {}
-        self._change_s: dict[int, float] = {}
-        """When ``_access`` has to be looked up again."""
-        self._capped: dict[int, tuple[int, float]] = {}
-        """key -> what was left, and when that was; since then it runs at its access rate."""
+        self._capacity = units(capacity_bps)
+        self._flows: dict[int, Flow] = {}
         self._capped_sum = 0
-        self._level: dict[int, int] = {}
-        """key -> the work at which it ends."""
+        """Of the access rates of all capped flows."""
+        self._level_flows = 0
+        self._level_rate = 0.0
+        """Units a second that each of them gets."""
         self._work = 0
         """What a flow at the water level has had until ``_now_s``."""
-        self._level_rate = 0.0
-        """Units a second."""
-        self._parked: dict[int, tuple[int, float]] = {}
-        """``_capped`` of those that became level flows at ``_now_s``, in case they come back."""
-        self._due_s: dict[int, float] = {}
-        """When to look at a flow: a capped one may end, or an access rate change."""
         self._due_queue: list[tuple[float, int]] = []
         self._end_queue: _Queue = []
         self._level_queue: _Queue = []
@@ -80,11 +58,11 @@ class SharedLink:
     def add(self, key: int, size_bits: float, curve: RateCurve, now_s: float) -> None:
         """Begin a flow at ``now_s``, which may not lie after the next event."""
         self._move_to(now_s)
-        access_bps, self._change_s[key] = curve.step_at(now_s)
+        access_bps, change_s = curve.step_at(now_s)
         size = int(size_bits * UNITS)
-        self._flows[key] = (curve, int(size * ROUNDING_FRACTION))
-        self._access[key] = _units(access_bps)
-        self._set_due(key, self._join(key, size))
+        flow = Flow(curve, int(size * ROUNDING_FRACTION), units(access_bps), change_s)
+        self._flows[key] = flow
+        self._set_due(key, flow, self._join(key, flow, size))
         self._next_s = None
 
     def discard(self, key: int, now_s: float) -> None:
@@ -99,11 +77,7 @@ class SharedLink:
         if self._next_s is None:
             self._share()
             self._end_s = self._first_end_s()
-            queue, due_s = self._due_queue, self._due_s
-            while queue and due_s.get(queue[0][1]) != queue[0][0]:
-                heappop(queue)
-            first_s = queue[0][0] if queue else math.inf
-            self._next_s = min(first_s, self._end_s, self._capacity_change_s)
+            self._next_s = min(self._first_due_s(), self._end_s, self._capacity_change_s)
         return self._next_s
 
     def advance_to(self, now_s: float) -> list[int]:
@@ -116,17 +90,18 @@ class SharedLink:
             self._forget(ended[-1])
             self._end_s = self._first_end_s()
         self._move_to(now_s)
-        queue, due_s_of, change_s_of = self._due_queue, self._due_s, self._change_s
+        flows, queue = self._flows, self._due_queue
         while queue and queue[0][0] <= now_s:
             due_s, key = queue[0]
-            if due_s_of.get(key) != due_s:
+            flow = flows.get(key)
+            if flow is None or flow.due_s != due_s:
                 heappop(queue)
-            elif change_s_of[key] > now_s:
+            elif flow.change_s > now_s:
                 heappop(queue)
                 ended.append(key)
                 self._forget(key)
             else:
-                due_s_of[key] = due_s = self._look_up(key)
+                flow.due_s = due_s = self._look_up(key, flow)
                 heapreplace(queue, (due_s, key))
         if self._capacity_change_s <= now_s:
             ended += self._change_capacity()
@@ -137,25 +112,27 @@ class SharedLink:
         """What every flow gets now."""
         self.next_event_s()
         return {
-            key: (self._level_rate if key in self._level else float(access)) / UNITS
-            for key, access in self._access.items()
+            key: (float(flow.access) if flow.end is None else self._level_rate) / UNITS
+            for key, flow in self._flows.items()
         }
 
     def copy(self) -> "SharedLink":
-        """A link that goes its own way from here; costs a copy of some lists, not of flows."""
+        """A link that goes its own way from here."""
         twin = SharedLink.__new__(SharedLink)
         for name, value in self.__dict__.items():
-            setattr(twin, name, value.copy() if isinstance(value, dict | list) else value)
+            setattr(twin, name, value.copy() if isinstance(value, list) else value)
+        twin._flows = {key: flow.copy() for key, flow in self._flows.items()}
         return twin
 
     def state(self) -> dict[str, Any]:
         """JSON-able; the curves are the owner's to give back."""
         self.next_event_s()
         flows = []
-        for key, (_, dregs) in self._flows.items():
-            left, since_s = self._capped.get(key) or self._parked.get(key) or (None, None)
-            rate = self._access[key], _or_none(self._change_s[key])
-            flows.append([key, dregs, *rate, self._level.get(key), left, since_s])
+        for key, flow in self._flows.items():
+            rate = flow.access, _or_none(flow.change_s)
+            known = flow.end is None or flow.parked_s == self._now_s
+            since = (flow.left, flow.since_s) if known else (None, None)
+            flows.append([key, flow.dregs, *rate, flow.end, *since])
         return {
             "now_s": self._now_s,
             "work": self._work,
@@ -170,187 +147,180 @@ class SharedLink:
         self._capacity, change_s = state["capacity"]
         self._capacity_change_s = _or_inf(change_s)
         for key, dregs, access, access_change_s, end, left, since_s in state["flows"]:
-            self._flows[key] = (curves[key], dregs)
-            self._access[key], self._change_s[key] = access, _or_inf(access_change_s)
-            if end is None:
-                self._set_due(key, self._join_capped(key, left, since_s))
-                continue
-            self._set_due(key, self._join_level(key, end - self._work))
+            flow = Flow(curves[key], dregs, access, _or_inf(access_change_s))
+            self._flows[key] = flow
             if left is not None:
-                self._parked[key] = (left, since_s)
-        self._next_s = None
+                flow.left, flow.since_s = left, since_s
+            if end is None:
+                self._set_due(key, flow, self._join_capped(key, flow))
+                continue
+            self._set_due(key, flow, self._join_level(key, flow, end - self._work))
+            flow.parked_s = -math.inf if left is None else self._now_s
 
     def _move_to(self, now_s: float) -> None:
         if now_s > self._now_s:
             self.next_event_s()
-            if self._level:
+            if self._level_flows:
                 self._work += int(self._level_rate * (now_s - self._now_s))
             self._now_s = now_s
-            if self._parked:
-                self._parked.clear()
 
     def _share(self) -> None:
         """Move flows between the groups until the water level lies between them.
 
         The level is never divided out to compare: whole numbers know a tie for sure.
         """
-        free, level = self._capacity - self._capped_sum, len(self._level)
-        fastest, slowest = self._capped_queue, self._level_queue
+        flows, fastest, slowest = self._flows, self._capped_queue, self._level_queue
         while fastest:
-            access, key = -fastest[0][0], fastest[0][1]
-            if key not in self._capped or self._access[key] != access:
+            negative, key = fastest[0]
+            flow = flows.get(key)
+            if flow is None or flow.end is not None or flow.access != -negative:
                 heappop(fastest)
-            elif access * level > free:
+            elif flow.access * self._level_flows > self._capacity - self._capped_sum:
                 heappop(fastest)
-                self._leave_capped(key)
-                free, level = free + access, level + 1
+                self._leave_capped(key, flow)
             else:
                 break
         while slowest:
             access, key = slowest[0]
-            if key not in self._level or self._access[key] != access:
+            flow = flows.get(key)
+            if flow is None or flow.end is None or flow.access != access:
                 heappop(slowest)
-            elif access * level <= free:
+            elif access * self._level_flows <= self._capacity - self._capped_sum:
                 heappop(slowest)
-                self._leave_level(key)
-                free, level = free - access, level - 1
+                self._leave_level(key, flow)
             else:
                 break
-        self._level_rate = free / level if level else 0.0
+        level = self._level_flows
+        self._level_rate = (self._capacity - self._capped_sum) / level if level else 0.0
         queued = len(self._due_queue) + len(self._end_queue) + len(fastest) + len(slowest)
         if queued > self._most_queued:
             self._compact()
 
-    def _leave_capped(self, key: int) -> None:
+    def _leave_capped(self, key: int, flow: Flow) -> None:
         """From now on the water level holds this flow back."""
-        left, since_s = self._capped.pop(key)
-        self._parked[key] = (left, since_s)
-        self._capped_sum -= self._access[key]
-        self._set_due(key, self._join_level(key, self._left(left, since_s, self._access[key])))
+        self._capped_sum -= flow.access
+        self._set_due(key, flow, self._join_level(key, flow, flow.left_at(self._now_s)))
+        flow.parked_s = self._now_s
 
-    def _leave_level(self, key: int) -> None:
+    def _leave_level(self, key: int, flow: Flow) -> None:
         """From now on its access rate holds this flow back, if it did not do so all the time."""
-        end = self._level.pop(key)
-        left, since_s = self._parked.pop(key, (max(0, end - self._work), self._now_s))
-        self._set_due(key, self._join_capped(key, left, since_s))
+        if flow.parked_s != self._now_s:
+            flow.left, flow.since_s = self._left_at_level(flow), self._now_s
+        self._level_flows -= 1
+        self._set_due(key, flow, self._join_capped(key, flow))
 
-    def _join(self, key: int, left: int) -> float:
+    def _join(self, key: int, flow: Flow, left: int) -> float:
         """Join the group that a flow with so much left belongs to, as far as is known now."""
-        if self._access[key] * len(self._level) > self._capacity - self._capped_sum:
-            return self._join_level(key, left)
-        return self._join_capped(key, left, self._now_s)
+        if flow.access * self._level_flows > self._capacity - self._capped_sum:
+            return self._join_level(key, flow, left)
+        flow.left, flow.since_s = left, self._now_s
+        return self._join_capped(key, flow)
 
-    def _join_level(self, key: int, left: int) -> float:
+    def _join_level(self, key: int, flow: Flow, left: int) -> float:
         """When to look at the flow, its end apart."""
-        end = self._level[key] = self._work + left
+        flow.end = end = self._work + left
+        flow.parked_s = -math.inf
+        self._level_flows += 1
         heappush(self._end_queue, (end, key))
-        heappush(self._level_queue, (self._access[key], key))
-        return self._change_s[key]
+        heappush(self._level_queue, (flow.access, key))
+        return flow.change_s
 
-    def _join_capped(self, key: int, left: int, since_s: float) -> float:
+    def _join_capped(self, key: int, flow: Flow) -> float:
         """When to look at the flow."""
-        access = self._access[key]
-        self._capped[key] = (left, since_s)
-        self._capped_sum += access
-        heappush(self._capped_queue, (-access, key))
-        return self._capped_due_s(key)
+        flow.end = None
+        self._capped_sum += flow.access
+        heappush(self._capped_queue, (-flow.access, key))
+        return flow.capped_due_s()
 
-    def _look_up(self, key: int) -> float:
+    def _look_up(self, key: int, flow: Flow) -> float:
         """Take over the access rate that begins now; when to look at the flow again."""
-        access_bps, change_s = self._flows[key][0].step_at(self._now_s)
-        access, before = _units(access_bps), self._access[key]
-        self._change_s[key] = change_s
-        if access == before:
-            return change_s if key in self._level else self._capped_due_s(key)
-        self._access[key] = access
-        end = self._level.pop(key, None)
-        if end is not None:
-            self._parked.pop(key, None)
-            return self._join(key, max(0, end - self._work))
-        left, since_s = self._capped.pop(key)
-        self._capped_sum -= before
-        return self._join(key, self._left(left, since_s, before))
+        access_bps, flow.change_s = flow.curve.step_at(self._now_s)
+        access = units(access_bps)
+        if access == flow.access:
+            return flow.capped_due_s() if flow.end is None else flow.change_s
+        if flow.end is None:
+            left = flow.left_at(self._now_s)
+            self._capped_sum -= flow.access
+        else:
+            left = self._left_at_level(flow)
+            self._level_flows -= 1
+        flow.access = access
+        return self._join(key, flow, left)
 
     def _change_capacity(self) -> list[int]:
         """Take over the capacity that begins now; the flows that may not wait for more of it."""
         before = self._capacity
         capacity_bps, self._capacity_change_s = self._curve.step_at(self._now_s)
-        self._capacity = _units(capacity_bps)
+        self._capacity = units(capacity_bps)
         ended = []
         if self._capacity < before:
-            for key, (_, dregs) in self._flows.items():
-                if key in self._level:
-                    left = self._level[key] - self._work
-                else:
-                    left = self._left(*self._capped[key], self._access[key])
-                if left <= dregs:
+            for key, flow in self._flows.items():
+                capped = flow.end is None
+                left = flow.left_at(self._now_s) if capped else self._left_at_level(flow)
+                if left <= flow.dregs:
                     ended.append(key)
         for key in ended:
             self._forget(key)
         return ended
 
     def _forget(self, key: int) -> None:
-        if self._level.pop(key, None) is None:
-            del self._capped[key]
-            self._capped_sum -= self._access[key]
-        self._parked.pop(key, None)
-        self._due_s.pop(key, None)
-        del self._flows[key], self._access[key], self._change_s[key]
+        flow = self._flows.pop(key)
+        if flow.end is None:
+            self._capped_sum -= flow.access
+        else:
+            self._level_flows -= 1
 
-    def _left(self, left: int, since_s: float, access: int) -> int:
-        """What is left now of a capped flow."""
-        left -= int(access * (self._now_s - since_s))
-        return left if left > 0 else 0
+    def _left_at_level(self, flow: Flow) -> int:
+        """What is left now of a level flow."""
+        return max(0, (flow.end or 0) - self._work)
 
-    def _capped_due_s(self, key: int) -> float:
-        """When a capped flow ends at its present access rate, or when that changes."""
-        left, since_s = self._capped[key]
-        access, change_s = self._access[key], self._change_s[key]
-        if left <= self._flows[key][1]:
-            return since_s
-        if access == 0:
-            return change_s
-        finish_s = since_s + float(left) / float(access)
-        return finish_s if finish_s < change_s else change_s
-
-    def _set_due(self, key: int, due_s: float) -> None:
-        if self._due_s.get(key) != due_s:
-            self._due_s[key] = due_s
+    def _set_due(self, key: int, flow: Flow, due_s: float) -> None:
+        if flow.due_s != due_s:
+            flow.due_s = due_s
             if due_s < math.inf:
                 heappush(self._due_queue, (due_s, key))
 
+    def _first_due_s(self) -> float:
+        queue, flows = self._due_queue, self._flows
+        while queue:
+            due_s, key = queue[0]
+            flow = flows.get(key)
+            if flow is not None and flow.due_s == due_s:
+                return due_s
+            heappop(queue)
+        return math.inf
+
     def _first_end_s(self) -> float:
         """When the first level flow ends if nothing happens before."""
-        queue, level = self._end_queue, self._level
-        while queue and level.get(queue[0][1]) != queue[0][0]:
+        queue, flows = self._end_queue, self._flows
+        while queue:
+            end, key = queue[0]
+            flow = flows.get(key)
+            if flow is not None and flow.end == end:
+                break
             heappop(queue)
-        if not queue:
+        else:
             return math.inf
-        left = queue[0][0] - self._work
-        if left <= 0:
+        if end <= self._work:
             return self._now_s
-        return self._now_s + left / self._level_rate if self._level_rate else math.inf
+        return self._now_s + (end - self._work) / self._level_rate if self._level_rate else math.inf
 
     def _compact(self) -> None:
         """Drop the entries that no longer hold, so that memory follows the flows.
 
         Not before the queues have tripled, so that an event pays for it once.
         """
-        self._due_queue = [(s, key) for key, s in self._due_s.items() if s < math.inf]
-        self._end_queue = [(end, key) for key, end in self._level.items()]
-        self._level_queue = [(self._access[key], key) for key in self._level]
-        self._capped_queue = [(-self._access[key], key) for key in self._capped]
+        flows = self._flows.items()
+        level = [(key, flow) for key, flow in flows if flow.end is not None]
+        self._due_queue = [(flow.due_s, key) for key, flow in flows if flow.due_s < math.inf]
+        self._end_queue = [(flow.end, key) for key, flow in level if flow.end is not None]
+        self._level_queue = [(flow.access, key) for key, flow in level]
+        self._capped_queue = [(-flow.access, key) for key, flow in flows if flow.end is None]
         heapify(self._due_queue)
         heapify(self._end_queue)
         heapify(self._level_queue)
         heapify(self._capped_queue)
-        self._most_queued = (
-            3 * (len(self._due_queue) + 2 * len(self._level) + len(self._capped)) + 64
-        )
-
-
-def _units(bits: float) -> int:
-    return int((bits if bits < WIDEST_BPS else WIDEST_BPS) * UNITS)
+        self._most_queued = 3 * (len(self._due_queue) + len(flows) + len(level)) + 64
 
 
 def _or_none(time_s: float) -> float | None:

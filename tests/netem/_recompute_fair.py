@@ -2,7 +2,7 @@
 
 import math
 
-from netem.fair import ROUNDING_FRACTION
+from netem.fair_flow import ROUNDING_FRACTION
 
 
 def fair_rates(access_bps, capacity_bps):
