@@ -14,6 +14,7 @@ from fedsys.telemetry.statistics import (
     paired_difference,
     paired_ratio,
     spread,
+    student_975,
 )
 
 COSTS = st.lists(st.floats(1e-3, 1e9), min_size=1, max_size=6)
@@ -122,3 +123,21 @@ def test_equal_strategies_are_called_different_at_most_once_in_twenty():
 def test_costs_of_zero_do_not_break_a_ratio():
     assert paired_ratio(scores(0), scores(0)).identical
     assert paired_ratio(scores(0), scores(5)).mean < 1e-6
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(11)
+    for pairs in (4, 8, 20):
+        held = 0
+        for _ in range(300):
+            found = paired_difference(rng.normal(0.3, 1.0, pairs).tolist())
+            held += found.low <= 0.3 <= found.high
+        # 0.95 give or take three deviations of a count of 300; a bootstrap of 20 is a bit short.
+        assert 0.89 <= held / 300 <= 0.99
+
+
+@pytest.mark.parametrize(
+    ("freedom", "expected"), [(1, 12.706), (9, 2.262), (10, 2.228), (20, 2.086), (60, 2.000)]
+)
+def test_students_quantiles_are_those_of_the_tables(freedom, expected):
+    assert student_975(freedom) == pytest.approx(expected, abs=0.003)
