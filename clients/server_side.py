@@ -18,7 +18,10 @@ from clients.flops import FlopCount
 from clients.weights import Array, build_model, load_arrays, to_arrays
 from fedsys.config.load import parse_experiment
 from fedsys.config.schema import Experiment
+from fedsys.types import I64
 
+MAX_LISTED = 100_000
+"""Clients whose examples are listed for the record."""
 _FLOPS_BATCH = 2
 
 
@@ -66,20 +69,27 @@ class ServerTask:
 
     def examples_per_client(self) -> list[int]:
         """Number of training examples of each client."""
-        return [len(part) for part in self._data.parts]
+        return self.sizes.tolist()
+
+    @property
+    def sizes(self) -> I64:
+        """The same as int64 [clients]."""
+        return self._data.parts.sizes
 
     def split(self) -> dict[str, Any]:
         """Who has what, for the record: ``digest`` identifies the split to the last example.
 
         ``examples`` are each client's; ``label_counts`` are those of each class at each client,
-        None where there are no classes.
+        None where there are no classes. Both are None where there are more clients than anyone
+        will look at.
         """
-        labels = self._data.train.labels
-        counts = None
-        if labels is not None:
+        labels, parts = self._data.train.labels, self._data.parts
+        examples = counts = None
+        if len(parts) <= MAX_LISTED:
+            examples = parts.sizes.tolist()
+        if examples is not None and labels is not None:
             classes = int(labels.max()) + 1
-            counts = [np.bincount(labels[p], minlength=classes).tolist() for p in self._data.parts]
-        examples = self.examples_per_client()
+            counts = [np.bincount(labels[p], minlength=classes).tolist() for p in parts]
         return {"digest": self._data.digest, "examples": examples, "label_counts": counts}
 
 

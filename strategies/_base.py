@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from fedsys.nodes import NodeCounts
 from fedsys.rng import rng_for
 from fedsys.types import ClientPlan, RoundPlan, RoundRecord
 
@@ -44,11 +45,13 @@ class Scene:
 
         ``size`` takes the place of the experiment's cohort.
         """
-        nodes, count = sorted(self.examples), size or self.cohort
+        examples, count = self.examples, size or self.cohort
+        nodes = examples.nodes if isinstance(examples, NodeCounts) else sorted(examples)
         if count >= len(nodes):
             return tuple(nodes)
         rng = rng_for(self.seed, "cohort", round_number)
-        return tuple(sorted(int(node) for node in rng.choice(nodes, count, replace=False)))
+        places = rng.choice(len(nodes), count, replace=False)
+        return tuple(sorted(nodes[place] for place in places.tolist()))
 
     def work(self, nodes: Sequence[int], epochs: int) -> dict[int, int]:
         """Local steps that take each node ``epochs`` times through its examples."""

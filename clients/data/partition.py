@@ -5,6 +5,9 @@ Every example goes to exactly one client and no client gets fewer than ``min_exa
 2019); ``shards`` (label-sorted slices; McMahan et al. 2017); ``user`` (whole users).
 """
 
+from collections.abc import Sequence
+from typing import overload
+
 import numpy as np
 
 from fedsys.config.schema import Partition
@@ -13,10 +16,41 @@ from fedsys.rng import rng_for
 from fedsys.types import I64
 
 
-def partition(
-    n: int, labels: I64 | None, users: I64 | None, config: Partition, seed: int
-) -> list[I64]:
-    """Ascending example indices int64 [k] of each client, together a permutation of 0..n-1.
+class Parts(Sequence[I64]):
+    """Ascending example indices int64 [k] of each client, in two arrays for all clients."""
+
+    def __init__(self, order: I64, ends: I64) -> None:
+        """``order`` int64 [n] are the parts end to end, ``ends`` int64 [clients] where they end."""
+        self.order = order
+        self._ends = ends
+
+    @property
+    def sizes(self) -> I64:
+        """Number of examples of each client, int64 [clients]."""
+        return np.diff(self._ends, prepend=0)
+
+    def __len__(self) -> int:
+        """Number of clients."""
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, client: int) -> I64: ...
+
+    @overload
+    def __getitem__(self, client: slice) -> list[I64]: ...
+
+    def __getitem__(self, client: int | slice) -> I64 | list[I64]:
+        """The indices of one client, a view; or those of several."""
+        if isinstance(client, slice):
+            return [self[one] for one in range(*client.indices(len(self)))]
+        if not -len(self) <= client < len(self):
+            raise IndexError(f"client {client} of {len(self)}")
+        client %= len(self)
+        return self.order[self._ends[client - 1] if client else 0 : self._ends[client]]
+
+
+def partition(n: int, labels: I64 | None, users: I64 | None, config: Partition, seed: int) -> Parts:
+    """Which examples each client has, together a permutation of 0..n-1.
 
     ``labels`` and ``users`` int64 [n] are needed by the kinds that look at them. A client that
     the draw left short is filled up from the largest, except with kind = "user", where moving an
@@ -39,7 +73,7 @@ def partition(
         owner = _drawn(n, labels, config, rng)
         _fill(owner, config, rng)
     counts = np.bincount(owner, minlength=config.clients)
-    return np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
+    return Parts(np.argsort(owner, kind="stable"), np.cumsum(counts))
 
 
 def _drawn(n: int, labels: I64 | None, config: Partition, rng: np.random.Generator) -> I64:

@@ -19,6 +19,7 @@ from fedsys.config.load import dump_toml
 from fedsys.config.schema import Experiment
 from fedsys.engine.pool import Pool
 from fedsys.errors import ConfigError
+from fedsys.nodes import NodeCounts
 from fedsys.rng import rng_for
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import NodeConfig, RoundRecord
@@ -53,7 +54,7 @@ def check_experiment(experiment: Experiment) -> None:
     autocast(experiment.training.precision, choose_device(experiment.training.device))
     link_for(experiment.network.link, experiment.network.options, experiment.run.seed, 1)
     device_for(experiment.devices.profile, experiment.devices.options, experiment.run.seed, 1)
-    ServerTask(experiment).examples_per_client()
+    ServerTask(experiment)
 
 
 def check_choices(experiment: Experiment) -> None:
@@ -102,13 +103,13 @@ def _run(
     # While the workers start.
     task = ServerTask(experiment)
     folder.save_split(task.split())
-    examples = dict(zip(nodes, task.examples_per_client(), strict=True))
+    examples = NodeCounts(nodes, task.sizes)
     controller = controller_for(experiment)
     strategy = RoundBudget(experiment, controller, examples, task.initial_arrays(), task.evaluate)
     # Sums over several threads differ in the last bits from sums over one.
     with threadpool_limits(1):
         grid = virtual_grid(experiment, nodes, pool.submit, task.flops_per_sample())
-        records = _resume(folder, strategy, grid)
+        _resume(folder, strategy, grid)
         saving = Saving(
             folder,
             snapshot=lambda: (
@@ -120,14 +121,13 @@ def _run(
         )
         pool.wait_ready()
         for record in strategy.rounds(grid, _ahead(experiment, pool, saving)):
-            records.append(record)
             saving.after(record)
             if on_round is not None:
                 on_round(record)
             if saving.is_stopping and not strategy.stopped_by:
-                return RunResult(INTERRUPTED, records, "")
+                return RunResult(INTERRUPTED, folder.records(), "")
     model_sha256 = folder.save_model(strategy.arrays())
-    return RunResult(strategy.stopped_by, records, model_sha256)
+    return RunResult(strategy.stopped_by, folder.records(), model_sha256)
 
 
 def _ahead(experiment: Experiment, pool: Pool, saving: Saving) -> Ahead:
@@ -174,20 +174,17 @@ def virtual_grid(experiment: Experiment, nodes: range, submit: Submit, flops: fl
     )
 
 
-def _resume(folder: RunFolder, strategy: RoundBudget, grid: VirtualGrid) -> list[RoundRecord]:
-    """Bring strategy and grid to the folder's checkpoint; the records up to it."""
+def _resume(folder: RunFolder, strategy: RoundBudget, grid: VirtualGrid) -> None:
+    """Bring strategy and grid to the folder's checkpoint, and the records back to it."""
     checkpoint = folder.load_checkpoint()
+    folder.truncate(0 if checkpoint is None else checkpoint.round)
     if checkpoint is None:
-        folder.truncate(0)
-        return []
-    folder.truncate(checkpoint.round)
-    records = list(folder.records())
+        return
     try:
-        strategy.restore(checkpoint.tensors, checkpoint.state["strategy"], records)
+        strategy.restore(checkpoint.tensors, checkpoint.state["strategy"], folder.records())
         grid.restore(checkpoint.state["grid"])
     except (KeyError, TypeError) as error:
         raise ConfigError(f"the checkpoint lacks {error}; start again in another folder") from error
-    return records
 
 
 def _node_config(node: int, clients: int, folder: RunFolder) -> NodeConfig:

@@ -38,6 +38,8 @@ class Downlink:
     raw: bytes = b""
     deltas: dict[int, bytes] = field(default_factory=dict)
     """Packet that leads from version v - 1 to v, for the latest versions."""
+    _frames: dict[int, bytes] = field(default_factory=dict)
+    """What ``payload`` gave for the current version."""
     _whole: bytes | None = None
     _checksum: int | None = None
 
@@ -67,10 +69,19 @@ class Downlink:
             self.deltas.pop(version - self.ring_versions, None)
         self.exact, self.raw, self.version = exact, raw, version
         self._whole = self._checksum = None
+        self._frames = {}
         return version
 
     def payload(self, held_version: int) -> bytes:
-        """Frames for a client that holds ``held_version`` (0: nothing); none if it is current."""
+        """Frames for a client that holds ``held_version`` (0: nothing); none if it is current.
+
+        The same object for all clients that hold the same.
+        """
+        if held_version not in self._frames:
+            self._frames[held_version] = self._frames_from(held_version)
+        return self._frames[held_version]
+
+    def _frames_from(self, held_version: int) -> bytes:
         wanted = range(held_version + 1, self.version + 1)
         is_behind = 0 < held_version <= self.version
         if is_behind and all(version in self.deltas for version in wanted):
@@ -118,6 +129,7 @@ class Downlink:
     def restore(self, version: int, tensors: Mapping[str, Array]) -> None:
         """Continue from what ``tensors()`` gave when ``version`` was the current one."""
         self.version, self._whole, self._checksum = version, None, None
+        self._frames = {}
         self.held, self.exact, self.raw = (
             tensors[name].tobytes() for name in ("held", "exact", "raw")
         )
