@@ -87,7 +87,7 @@ def _asked(
         job = replace(same.job, client=client_of(context))
         return _Asked(number, opened, job, same.is_flat)
     found = open_packet(message.content, context)
-    if found is None or found.control.seals:
+    if found is None or found.control.piece_bytes:
         return None
     is_flat = _is_flat(place, found.model)
     model = found.model

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from flwr.app import Error, Message, RecordDict
@@ -28,9 +29,11 @@ from fedsys.errors import ConfigError
 from fedsys.types import LinkSample
 from netem.link import Link
 from netem.rate import RateCurve
-from netem.sizes import message_bytes
+from netem.sizes import download, upload
 from netem.timeline import Exchange, Outcome, Timeline
 
+KEPT_LINKS = 16384
+"""Nodes whose links are remembered; another's is made again when it is needed, as it was."""
 KEPT_SAMPLES = 65536
 """Exchanges that ``measured`` remembers; the oldest are forgotten, so that memory stays flat."""
 
@@ -80,9 +83,8 @@ class VirtualGrid(Grid):
         _check_server("egress", server_egress_bps)
         _check_server("ingress", server_ingress_bps)
         set_task_identity(run_id)
-        self._node_ids = dict.fromkeys(node_ids)
-        self._links: dict[int, Link] = {}
-        self._make_link = link_of
+        self._node_ids = node_ids if isinstance(node_ids, range) else dict.fromkeys(node_ids)
+        self._link_of = lru_cache(maxsize=KEPT_LINKS)(link_of)
         self._submit = submit
         self._compute_s = compute_s
         self._drop = drop
@@ -283,15 +285,10 @@ class VirtualGrid(Grid):
             key=int(metadata.message_id.removeprefix("message-")),
             node_id=node_id,
             flow=(node_id, turn, metadata.message_type),
-            downlink_bytes=message_bytes(message),
+            download=download(message),
             vanishes=self._drop is not None and self._drop(node_id, turn),
             sent_s=self.now_s,
         )
-
-    def _link_of(self, node_id: int) -> Link:
-        if node_id not in self._links:
-            self._links[node_id] = self._make_link(node_id)
-        return self._links[node_id]
 
     def _remember(self, message_id: str, exchange: Exchange) -> None:
         self._samples[message_id] = exchange
@@ -321,7 +318,7 @@ class VirtualGrid(Grid):
         if not pending.cancelled:
             pending.reply = reply
         compute_s = 0.0 if reply.has_error() else self._compute_s(exchange.node_id, reply)
-        return message_bytes(reply), compute_s
+        return upload(reply), compute_s
 
     def _await(self, pending: _Pending) -> Message:
         """The real reply; an exception of the client's becomes a reply that carries it."""
@@ -358,7 +355,7 @@ def _sample(exchange: Exchange) -> LinkSample:
     trained_s, ended_s = exchange.trained_s, exchange.ended_s
     arrived = ended_s is not None and not exchange.lost
     return LinkSample(
-        downlink_bytes=exchange.downlink_bytes if begun_s is not None else 0,
+        downlink_bytes=exchange.downlink_bytes,
         uplink_bytes=exchange.uplink_bytes,
         download_s=_between(begun_s, downloaded_s),
         train_s=_between(downloaded_s, trained_s),

@@ -72,8 +72,6 @@ class Link:
     reuse_connection: bool = True
     """False pays the round trips of a TCP (and TLS) handshake before every transfer."""
     tls: bool = True
-    requests: int = 0
-    """Further requests, one after another, that a transfer needs: a round trip each."""
     on_outage: OnOutage = "resume"
     """After an outage of more than ``idle_timeout_s`` a transfer goes on, or begins anew."""
     idle_timeout_s: float = 60.0
@@ -91,8 +89,6 @@ class Link:
             raise LinkError(f"idle_timeout_s must be above 0, got {self.idle_timeout_s}")
         if not 0 <= self.poll_s < float("inf"):
             raise LinkError(f"poll_s must be 0 or more, got {self.poll_s}")
-        if self.requests < 0:
-            raise LinkError(f"requests must be 0 or more, got {self.requests}")
 
     @property
     def rtt_s(self) -> float:

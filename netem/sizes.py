@@ -25,67 +25,75 @@ ANNOUNCEMENT_BYTES = 430
 """Metadata and tree of a message."""
 SEALED_BYTES = 330
 """Names, types and settings of the records of a sealed message; see ``fedsys.middleware``."""
+_FIGURES_BYTES = 230
+"""Metrics beside a packet, about."""
+CHUNK_BYTES = 5 << 20
+"""Largest piece of an array, unless FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE says otherwise."""
+_WAITED_FOR = 8
 
 
 def download(message: Message) -> Traffic:
-    """A message from server to client: the client asks for each object and confirms the whole.
+    """A message from server to client, which asks for each object and confirms the whole.
 
     Round trips: one per two objects, one to confirm.
     """
-    objects = _objects(message)
+    objects, size_bytes = _objects(message)
     return Traffic(
-        size_bytes=_payload_bytes(message, objects)
-        + ANNOUNCEMENT_BYTES
-        + (objects + 2) * ANSWER_BYTES,
+        size_bytes=size_bytes + ANNOUNCEMENT_BYTES + (objects + 2) * ANSWER_BYTES,
         back_bytes=(objects + 2) * ASKING_BYTES,
-        round_trips=-(-min(objects, _TREE) // 2) + 1,
+        round_trips=_turns(objects) + 1,
     )
 
 
 def upload(message: Message) -> Traffic:
-    """A reply: the client announces it and sends each object.
+    """A reply: the client announces it and sends each object."""
+    return _upload(*_objects(message))
 
-    Round trips: one to announce, one per two objects, the last of which is the data's own.
-    """
-    objects = _objects(message)
+
+def packet_upload(size_bytes: int) -> Traffic:
+    """A reply with a packet of fedsys of ``size_bytes``."""
+    return _upload(*_pieces(size_bytes + _FIGURES_BYTES))
+
+
+def _upload(objects: int, size_bytes: int) -> Traffic:
+    """Round trips: one to announce, one per two objects, the last of which is the data's own."""
     return Traffic(
-        size_bytes=_payload_bytes(message, objects)
-        + ANNOUNCEMENT_BYTES
-        + (objects + 1) * HEAD_BYTES,
+        size_bytes=size_bytes + ANNOUNCEMENT_BYTES + (objects + 1) * HEAD_BYTES,
         back_bytes=(objects + 1) * ANSWER_BYTES,
-        round_trips=-(-min(objects, _TREE) // 2),
+        round_trips=_turns(objects),
     )
 
 
-_TREE = 16
-"""Objects whose requests are waited for; the pieces of a large message fill the link instead."""
+def _turns(objects: int) -> int:
+    """Turns of two objects; of many, only the first are waited for, the others fill the link."""
+    return -(-min(objects, _WAITED_FOR) // 2)
 
 
-def _payload_bytes(message: Message, objects: int) -> int:
-    """Objects with what is in them; of an error, whose text depends on the machine, only those."""
-    content = 0 if message.has_error() else content_bytes(message.content)
-    return content + objects * OBJECT_BYTES
+def _objects(message: Message) -> tuple[int, int]:
+    """How many objects ``message`` comes apart into, and their bytes.
 
-
-def _objects(message: Message) -> int:
-    """Into how many objects Flower takes ``message`` apart: itself, its records, their arrays.
-
-    A message with a packet of fedsys goes in pieces instead.
+    Itself, its records, their arrays and chunks; a message with a packet of fedsys goes in pieces.
+    An error counts without its text, whose length depends on the machine.
     """
     if message.has_error():
-        return 1
-    if unwrap(message.content) is not None:
-        return 2 + -(-(content_bytes(message.content) + SEALED_BYTES) // PIECE_BYTES)
-    return 2 + sum(
-        1 + sum(1 + max(1, -(-len(array.data) // CHUNK_BYTES)) for array in record.values())
-        if isinstance(record, ArrayRecord)
-        else 1
-        for record in message.content.values()
-    )
+        return 1, OBJECT_BYTES
+    content = message.content
+    size_bytes = content_bytes(content)
+    if unwrap(content) is not None:
+        return _pieces(size_bytes)
+    objects = 2
+    for record in content.values():
+        objects += 1
+        if isinstance(record, ArrayRecord):
+            chunks = (max(1, -(-len(array.data) // CHUNK_BYTES)) for array in record.values())
+            objects += sum(1 + count for count in chunks)
+    return objects, size_bytes + objects * OBJECT_BYTES
 
 
-CHUNK_BYTES = 5 << 20
-"""Largest piece of an array, unless FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE says otherwise."""
+def _pieces(size_bytes: int) -> tuple[int, int]:
+    size_bytes += SEALED_BYTES
+    objects = 2 + -(-size_bytes // PIECE_BYTES)
+    return objects, size_bytes + objects * OBJECT_BYTES
 
 
 def content_bytes(content: RecordDict) -> int:
@@ -101,7 +109,11 @@ def content_bytes(content: RecordDict) -> int:
 
 def _deflated_bytes(record: ConfigRecord | MetricRecord) -> int:
     """The length of ``record.deflate()``, which depends on names, types and digits alone."""
-    shape = (type(record), *map(_shape, record.items()))
+    # A float has eight bytes, whatever it is, so its name alone will do.
+    shape: tuple[Any, ...] = (
+        type(record),
+        *[name if type(v) is float else (name, _shape(v)) for name, v in record.items()],
+    )
     size_bytes = _KNOWN.get(shape)
     if size_bytes is None:
         if len(_KNOWN) >= _MAX_KNOWN:
@@ -110,20 +122,17 @@ def _deflated_bytes(record: ConfigRecord | MetricRecord) -> int:
     return size_bytes
 
 
-def _shape(item: tuple[str, Any]) -> tuple[Any, ...]:
-    """What an entry's length in protobuf depends on; a float has eight bytes, whatever it is."""
-    name, value = item
+def _shape(value: Any) -> Any:
+    """What a value's length in protobuf depends on."""
     kind = type(value)
-    if kind is float or kind is bool:
-        return name, kind
     if kind is int:
         # Seven bits a byte, of a number that also says the sign.
-        return name, kind, value < 0, (value if value >= 0 else -value - 1).bit_length()
+        return kind, value < 0, (value if value >= 0 else -value - 1).bit_length()
     if kind is str:
-        return name, kind, len(value.encode())
+        return kind, len(value.encode())
     if kind is bytes:
-        return name, kind, len(value)
-    return name, kind, tuple(map(_shape, (("", one) for one in value)))
+        return kind, len(value)
+    return kind if kind in (float, bool) else (kind, *map(_shape, value))
 
 
 _KNOWN: dict[tuple[Any, ...], int] = {}

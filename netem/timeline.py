@@ -16,10 +16,11 @@ from fedsys.rng import rng_for
 from netem.fair import SharedLink
 from netem.link import Link, Way
 from netem.rate import RateCurve
-from netem.transfer import Transfer, plan_transfer
+from netem.transfer import Traffic, Transfer, plan_transfer
 
-Outcome = tuple[int, float]
-"""Bytes of a reply, and the seconds of local compute behind it."""
+Outcome = tuple[Traffic, float]
+"""What a reply puts on the link, and the seconds of local compute behind it."""
+_NOTHING = Traffic(size_bytes=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Exchange:
     node_id: int
     flow: tuple[str | int, ...]
     """Names the random draws of this exchange."""
-    downlink_bytes: int
+    download: Traffic
     vanishes: bool
     """The device takes the message and is not heard of again."""
     sent_s: float
@@ -44,9 +45,23 @@ class Exchange:
     lost: bool = False
 
     @property
+    def upload(self) -> Traffic:
+        """The reply; nothing until its upload has begun."""
+        return _NOTHING if self.outcome is None or self.trained_s is None else self.outcome[0]
+
+    @property
+    def downlink_bytes(self) -> int:
+        """What has gone down for it: the message, once it has begun, and answers to the reply."""
+        return (self.download.size_bytes if self.begun_s is not None else 0) + (
+            self.upload.back_bytes
+        )
+
+    @property
     def uplink_bytes(self) -> int:
-        """Size of the reply, 0 until its upload has begun."""
-        return self.outcome[0] if self.outcome is not None and self.trained_s is not None else 0
+        """What has gone up for it: requests for the message, and the reply once it has begun."""
+        return (self.download.back_bytes if self.begun_s is not None else 0) + (
+            self.upload.size_bytes
+        )
 
 
 class Timeline:
@@ -216,7 +231,7 @@ class Timeline:
 
     def _on_begun(self, exchange: Exchange) -> None:
         exchange.begun_s = self.now_s
-        self.downlink_bytes += exchange.downlink_bytes
+        self._charge(exchange.download.size_bytes, exchange.download.back_bytes)
         self._start(exchange, "downloaded")
 
     def _start(self, exchange: Exchange, event: str) -> None:
@@ -237,12 +252,22 @@ class Timeline:
         """The transfer that ``exchange`` is in; the same whenever it is asked for."""
         link = self._link_of(exchange.node_id)
         if exchange.trained_s is not None:
-            size_bytes, start_s = exchange.uplink_bytes, exchange.trained_s
+            traffic, start_s = exchange.upload, exchange.trained_s
         else:
-            size_bytes, start_s = exchange.downlink_bytes, exchange.begun_s or 0.0
+            traffic, start_s = exchange.download, exchange.begun_s or 0.0
         return plan_transfer(
-            link, _way(exchange), size_bytes, start_s, seed=self._seed, flow=exchange.flow
+            link,
+            _way(exchange),
+            traffic.size_bytes,
+            start_s,
+            seed=self._seed,
+            flow=exchange.flow,
+            round_trips=traffic.round_trips,
         )
+
+    def _charge(self, downlink_bytes: int, uplink_bytes: int) -> None:
+        self.downlink_bytes += downlink_bytes
+        self.uplink_bytes += uplink_bytes
 
     def _enter_phase(self, exchange: Exchange) -> None:
         transfer, phase = self._phases[exchange.key]
@@ -268,7 +293,7 @@ class Timeline:
 
     def _on_trained(self, exchange: Exchange) -> None:
         exchange.trained_s = self.now_s
-        self.uplink_bytes += exchange.uplink_bytes
+        self._charge(exchange.upload.back_bytes, exchange.upload.size_bytes)
         self._start(exchange, "uploaded")
 
     def _on_uploaded(self, exchange: Exchange) -> None:
@@ -292,7 +317,7 @@ class Timeline:
     def _settle(self, exchange: Exchange) -> Outcome:
         """The outcome of the client's work; waits for the real computation if it has to."""
         if exchange.outcome is None:
-            exchange.outcome = (0, 0.0) if exchange.vanishes else self._outcome_of(exchange)
+            exchange.outcome = (_NOTHING, 0.0) if exchange.vanishes else self._outcome_of(exchange)
             if not 0 <= exchange.outcome[1] < math.inf:
                 raise LinkError(
                     f"node {exchange.node_id}: compute must take 0 or more seconds, "
@@ -325,6 +350,7 @@ def _exchange(saved: dict[str, Any]) -> Exchange:
     saved = {
         **saved,
         "flow": tuple(saved["flow"]),
-        "outcome": None if outcome is None else (int(outcome[0]), float(outcome[1])),
+        "download": Traffic(**saved["download"]),
+        "outcome": None if outcome is None else (Traffic(**outcome[0]), float(outcome[1])),
     }
     return Exchange(**saved)

@@ -33,6 +33,18 @@ MAX_ATTEMPTS = 20
 _DEAD = RateCurve.constant(0.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What one message puts on a link, heads of requests included."""
+
+    size_bytes: int
+    """On its own way."""
+    back_bytes: int = 0
+    """On the other way: what asks for it, or answers it."""
+    round_trips: int = 0
+    """That go by before its data flows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """``size_bits`` over ``curve``, begun ``wait_s`` after the phase before it ended."""
@@ -73,8 +85,9 @@ def plan_transfer(
     *,
     seed: int,
     flow: tuple[str | int, ...],
+    round_trips: int = 0,
 ) -> Transfer:
-    """The transfer of ``size_bytes`` that begins at ``start_s``.
+    """The transfer of ``size_bytes`` that begins at ``start_s``, after so many ``round_trips``.
 
     ``flow`` names the transfer's own random draws (jitter, losses) under ``seed``.
     """
@@ -84,13 +97,13 @@ def plan_transfer(
     rng = rng_for(seed, "link", *flow, way) if chance else None
     jitter_ms = rng.uniform(0, direction.jitter_ms) if rng is not None else 0.0
     tail_s = (direction.delay_ms + jitter_ms) / 1000
-    ready_s = link.requests * link.mean_rtt_s
-    if not link.reuse_connection:
-        ready_s += handshake_s(link)
+    asking_s = round_trips * link.mean_rtt_s
+    ready_s = asking_s if link.reuse_connection else asking_s + handshake_s(link)
     transfer = _once(link, direction, size_bits, start_s, ready_s, tail_s, rng)
     if link.on_outage == "resume":
         return transfer
-    return _with_restarts(transfer, link, direction, size_bits, tail_s, rng)
+    again_s = asking_s + handshake_s(link)
+    return _with_restarts(transfer, link, direction, size_bits, tail_s, rng, again_s)
 
 
 def _once(
@@ -212,6 +225,7 @@ def _with_restarts(
     size_bits: float,
     tail_s: float,
     rng: np.random.Generator | None,
+    ready_s: float,
 ) -> Transfer:
     """``transfer``, begun anew with a handshake after each outage that breaks its connection.
 
@@ -219,7 +233,6 @@ def _with_restarts(
     meets only then is a pause.
     """
     resumed_s = transfer.finish_s()
-    ready_s = handshake_s(link) + link.requests * link.mean_rtt_s
     attempt, done_s = transfer, resumed_s
     wasted: tuple[Phase, ...] = ()
     through_s = transfer.start_s

@@ -13,8 +13,9 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedsys.codecs._base import sum_of_squares
 from fedsys.config.schema import Experiment, ServerOptimizer
 from fedsys.errors import ConfigError, WireError
-from fedsys.middleware.envelope import moves_objects
+from fedsys.middleware.envelope import piece_bytes_for
 from fedsys.middleware.server import ServerCodec
+from fedsys.nodes import NodeCounts
 from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
@@ -160,7 +161,7 @@ class RoundBudget(Strategy):
     ) -> Iterable[Message]:
         """Ask the controller for a plan, and write it as one message per client."""
         plan = self._controller.plan(self._scene, self._controller_state, server_round)
-        self._codec.seals = moves_objects(grid)
+        self._codec.piece_bytes = piece_bytes_for(grid)
         self._codec.advance(self.arrays(), plan.downlink)
         self._grid, self._plan, self._sent_s = grid, plan, _now_s(grid)
         sums = None if plan.deadline_s is not None or self._loses else self._controller.fednova
@@ -301,7 +302,7 @@ def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) 
     training, codec = experiment.training, experiment.codec
     return Scene(
         seed=experiment.run.seed,
-        examples=dict(examples),
+        examples=examples if isinstance(examples, NodeCounts) else dict(examples),
         cohort=experiment.cohort.count(len(examples)),
         batch_size=training.batch_size * training.accumulation_steps,
         parameters=schema.n,

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedsys._flwr_private import CommonContent
+from fedsys._flwr_private import CommonContent, same_to
 from fedsys.errors import WireError
 from fedsys.middleware.brief import Summed, summed
 from fedsys.middleware.control import MAX_NORM, RECORD, Control, wrap
@@ -46,17 +46,20 @@ def messages_for(codec: ServerCodec, plan: RoundPlan, *, sums: bool | None = Non
     """
     contents: dict[Any, RecordDict] = {}
     arrays: dict[int, ArrayRecord] = {}
-    messages = []
+    messages: list[Message] = []
     for client in plan.clients:
-        payload = codec.payload_for(client.node_id)
-        control = codec.control_for(client.node_id, client.uplink, plan.trial_codecs)
-        asked = (client.local_steps, client.lr, client.proximal_mu)
-        key = (id(payload), control, asked)
+        node = client.node_id
+        payload = codec.payload_for(node)
+        asked = (client.uplink, client.local_steps, client.lr, client.proximal_mu)
+        key = (id(payload), codec.acked.get(node, 0), asked)
         if key not in contents:
+            control = codec.control_for(node, client.uplink, plan.trial_codecs)
             record = arrays.setdefault(id(payload), wrap(payload))
             contents[key] = _content(codec, record, control, plan.round, client, sums)
-        group = str(plan.round)
-        messages.append(Message(contents[key], client.node_id, "train", group_id=group))
+        if messages:
+            messages.append(same_to(messages[0], node, contents[key]))
+        else:
+            messages.append(Message(contents[key], node, "train", group_id=str(plan.round)))
     return messages
 
 
@@ -115,7 +118,7 @@ def _content(
         config["proximal-mu"] = client.proximal_mu
     content = CommonContent({ARRAYS: arrays, CONFIG: config, RECORD: control.to_record()})
     content.sums = sums
-    return seal(content) if codec.seals else content
+    return seal(content, codec.piece_bytes) if codec.piece_bytes else content
 
 
 @dataclass(slots=True)
@@ -191,9 +194,10 @@ def _metrics(content: RecordDict) -> dict[str, Any]:
     return found
 
 
-def _record(content: RecordDict, name: str) -> Mapping[str, Any]:
+def _record(content: RecordDict, name: str) -> dict[str, Any]:
     record = content.get(name)
-    return record if isinstance(record, MetricRecord) else {}
+    # By its items: dict() of the record itself would ask it for every key.
+    return dict(record.items()) if isinstance(record, MetricRecord) else {}
 
 
 def _check_size(received: Received, codec: ServerCodec) -> None:

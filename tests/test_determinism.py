@@ -37,7 +37,7 @@ link = "3g"
 dropout_fraction = 0.2
 [cohort]
 fraction = 0.5
-deadline_s = 1.6
+deadline_s = 2.5
 [server]
 momentum = 0.9
 """
@@ -167,7 +167,7 @@ def test_these_runs_have_late_clients_and_accepted_ones(tmp_path):
     simulated(tmp_path / "run", "fixed")
     records = RunFolder.open(tmp_path / "run").records()
     reasons = [report.reason for record in records for report in record.reports]
-    assert any("by the deadline of 1.6 s" in reason for reason in reasons)
+    assert any("by the deadline of 2.5 s" in reason for reason in reasons)
     assert "" in reasons
 
 

@@ -126,15 +126,21 @@ def _upload_s(name: str) -> Callable[[int], float]:
     """Median seconds up the named link of a body of so many bytes; ConfigError for a bad name."""
     # Imported here, because they bring Flower, which the other commands start without.
     from netem.profiles import link_for
-    from netem.sizes import MESSAGE_OVERHEAD_BYTES
+    from netem.sizes import packet_upload
     from netem.transfer import plan_transfer
 
     links = [link_for(name, {}, 0, node) for node in range(1, _NODES + 1)]
 
     def seconds(body_bytes: int) -> float:
-        size_bytes = body_bytes + MESSAGE_OVERHEAD_BYTES
+        traffic = packet_upload(body_bytes)
+        trips = traffic.round_trips
         plans = (
-            plan_transfer(link, "up", size_bytes, 0.0, seed=0, flow=("codecs", node))
+            plan_transfer(
+                *(link, "up", traffic.size_bytes, 0.0),
+                seed=0,
+                flow=("codecs", node),
+                round_trips=trips,
+            )
             for node, link in enumerate(links)
         )
         return float(np.median([plan.finish_s() for plan in plans]))

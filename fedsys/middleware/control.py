@@ -19,6 +19,8 @@ STYPE = "fedsys.packet"
 PACKET = "packet"
 MAX_TRIALS = 16
 """Codecs that a server may have tried on one update."""
+MIN_PIECE_BYTES = 1024
+"""A server may not ask for more requests than its bytes are worth."""
 MAX_NORM = 1e15
 """No training moves a model this far; sums over a cohort stay finite below it."""
 
@@ -40,8 +42,8 @@ class Control:
     rule: ResidualRule
     trials: tuple[str, ...] = ()
     """Codec specs to try on a sample of the update."""
-    seals: bool = False
-    """Whether a small reply is to come in one object; see ``envelope``."""
+    piece_bytes: int = 0
+    """Largest piece that the reply is to be sealed in; 0 leaves it open. See ``envelope``."""
 
     def to_record(self) -> ConfigRecord:
         """As a ConfigRecord; keys are short because they are sent in every message."""
@@ -63,8 +65,8 @@ class Control:
             record["k"] = self.rule.clip
         if self.trials:
             record["t"] = list(self.trials)
-        if self.seals:
-            record["e"] = True
+        if self.piece_bytes:
+            record["e"] = self.piece_bytes
         return record
 
     @classmethod
@@ -95,7 +97,7 @@ class Control:
             feedback=bool(record["f"]),
             rule=_rule(record),
             trials=_trials(record),
-            seals=record.get("e") is True,
+            piece_bytes=_piece_bytes(record),
         )
 
 
@@ -110,6 +112,13 @@ def _rule(record: ConfigRecord) -> ResidualRule:
         raise WireError(f"control record: clip must be a number above 0, got {clip!r}")
     decay, per_round = (float(factor) for factor in factors)  # type: ignore[arg-type]
     return ResidualRule(decay=decay, decay_per_round=per_round, max_age_versions=age, clip=clip)
+
+
+def _piece_bytes(record: ConfigRecord) -> int:
+    found = record.get("e", 0)
+    if not isinstance(found, int) or (found != 0 and found < MIN_PIECE_BYTES):
+        raise WireError(f"control record: pieces of {found!r} bytes, at least {MIN_PIECE_BYTES}")
+    return found
 
 
 def _trials(record: ConfigRecord) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""Small messages as one object instead of seven.
+"""A message as few objects as can be, each small enough to arrive.
 
 Flower moves a message as a tree of objects, and every record, array and chunk of it in a request
-of its own, each with about 840 bytes of head and a signature, and half a round trip. A packet of
-some kilobytes would pay more for its requests than for itself. ``seal`` puts all records of a
-small message into one ``ConfigRecord``; a large one stays as it is, because Flower repeats a
-broken request from its beginning and only arrays travel in chunks.
+of its own, each with about 840 bytes of signed head and half a round trip. A packet of some
+kilobytes would pay more for its requests than for itself. A request that breaks is sent again
+from its beginning, and one that takes 30 s breaks. ``seal`` puts all records of a message into
+one text and the data of its arrays behind it, and cuts that into pieces: one object each, beside
+the two that every message has.
 """
 
 import json
@@ -18,20 +19,22 @@ from fedsys._flwr_private import error_instead, with_content
 from fedsys.errors import WireError
 
 SEALED = "fedsys.sealed"
-"""Name of the record that a sealed message consists of."""
-MAX_SEALED_BYTES = 1 << 16
-"""Data of the arrays that is still sealed; at 64 kbit/s as much takes 8 s of a request's 30."""
+"""Name of the first record of a sealed message; further pieces are ``fedsys.sealed.1`` and so on.
+"""
+PIECE_BYTES = 1 << 17
+"""Largest piece: two at once take 10 s at 210 kbit/s, a third of what Flower allows a request."""
+MAX_PIECES = 1 << 16
 _KEY = "r"
 _PREFIX = 4
-_SLACK_BYTES = 1 << 16
+_MAX_TEXT_BYTES = 1 << 20
 """What names, configuration and metrics may take beside the data."""
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 _PLAIN: Mapping[str, Callable[[dict[str, Any]], Record]] = {"c": ConfigRecord, "m": MetricRecord}
 
 
-def seal(content: RecordDict) -> RecordDict:
-    """``content`` in one record, or ``content`` itself where that would not help.
+def seal(content: RecordDict, piece_bytes: int = PIECE_BYTES) -> RecordDict:
+    """``content`` as pieces, or ``content`` itself where it has no arrays or bytes in its settings.
 
     Layout of the bytes: uint32 little-endian length of a JSON text, the text, the data of all
     arrays in its order. The text maps each record's name to ``["c" | "m", values]`` or to
@@ -44,27 +47,32 @@ def seal(content: RecordDict) -> RecordDict:
             table[name] = ["a", [_row(key, array, parts) for key, array in record.items()]]
         else:
             table[name] = ["c" if isinstance(record, ConfigRecord) else "m", dict(record)]
-    if not parts or sum(map(len, parts)) > MAX_SEALED_BYTES:
+    if not parts:
         return content
     try:
         text = json.dumps(table, separators=(",", ":")).encode()
     except TypeError:  # bytes in a user's configuration
         return content
-    if len(text) > _SLACK_BYTES:
+    if len(text) > _MAX_TEXT_BYTES:
         return content
     data = b"".join([len(text).to_bytes(_PREFIX, "little"), text, *parts])
-    return RecordDict({SEALED: ConfigRecord({_KEY: data})})
+    cuts = range(0, len(data), piece_bytes)
+    return RecordDict(
+        {
+            _name(number): ConfigRecord({_KEY: data[begin : begin + piece_bytes]})
+            for number, begin in enumerate(cuts)
+        }
+    )
 
 
 def unseal(content: RecordDict) -> RecordDict:
     """What ``seal`` was given. Raises WireError for anything that ``seal`` does not make."""
-    sealed = content.get(SEALED)
-    if sealed is None:
+    if SEALED not in content:
         return content
-    data = sealed.get(_KEY) if isinstance(sealed, ConfigRecord) else None
-    if not isinstance(data, bytes) or len(data) > _PREFIX + _SLACK_BYTES + MAX_SEALED_BYTES:
-        raise WireError("a sealed message without data, or with too much of it")
+    data = _joined(content)
     end = _PREFIX + int.from_bytes(data[:_PREFIX], "little")
+    if end > _PREFIX + _MAX_TEXT_BYTES:
+        raise WireError("a sealed message with a text that is too long")
     try:
         records, end = _records(json.loads(data[_PREFIX:end]), data, end)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -74,9 +82,11 @@ def unseal(content: RecordDict) -> RecordDict:
     return RecordDict(records)
 
 
-def sealed_message(message: Message) -> Message:
+def sealed_message(message: Message, piece_bytes: int) -> Message:
     """``message`` with its content sealed; the message that was given stays as it is."""
-    return with_content(message, seal(message.content)) if message.has_content() else message
+    if not message.has_content():
+        return message
+    return with_content(message, seal(message.content, piece_bytes))
 
 
 def unsealed_reply(reply: Message) -> Message:
@@ -89,12 +99,34 @@ def unsealed_reply(reply: Message) -> Message:
         return error_instead(reply, f"reply of node {reply.metadata.src_node_id}: {error}")
 
 
-def moves_objects(grid: Grid) -> bool:
-    """Whether ``grid`` sends messages as trees of objects, which is what sealing saves.
+def piece_bytes_for(grid: Grid) -> int:
+    """The largest piece that ``grid`` should be given; 0 where sealing gains nothing.
 
-    A grid inside this process moves them whole and says so by an attribute ``whole_messages``.
+    A grid inside this process moves messages whole, and says so by an attribute
+    ``whole_messages``; one that knows its links says by ``piece_bytes`` what they take.
     """
-    return not getattr(grid, "whole_messages", False)
+    if getattr(grid, "whole_messages", False):
+        return 0
+    piece_bytes: int = getattr(grid, "piece_bytes", PIECE_BYTES)
+    return piece_bytes
+
+
+def _name(number: int) -> str:
+    return f"{SEALED}.{number}" if number else SEALED
+
+
+def _joined(content: RecordDict) -> bytes:
+    """The bytes of all pieces; nothing else may be in the message."""
+    if len(content) > MAX_PIECES:
+        raise WireError(f"a sealed message in {len(content)} pieces, at most {MAX_PIECES}")
+    pieces: list[bytes] = []
+    for number in range(len(content)):
+        record = content.get(_name(number))
+        piece = record.get(_KEY) if isinstance(record, ConfigRecord) else None
+        if not isinstance(piece, bytes):
+            raise WireError(f"a sealed message lacks piece {number} of {len(content)}")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _row(key: str, array: Array, parts: list[bytes]) -> list[Any]:

@@ -16,7 +16,7 @@ from fedsys.config.schema import CodecConfig
 from fedsys.errors import ConfigError, WireError
 from fedsys.middleware.conform import conform
 from fedsys.middleware.control import RECORD, unwrap
-from fedsys.middleware.envelope import moves_objects, seal, unsealed_reply
+from fedsys.middleware.envelope import piece_bytes_for, seal, unsealed_reply
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.types import F32
 from fedsys.wire.schema import Schema
@@ -119,7 +119,7 @@ class CodecGrid(Grid):
         if message.metadata.message_type.startswith("train"):
             self._asked[node] = version
         note = _Note(node, version, codec, codec.downlink.model(), self._owed)
-        sent = seal(content) if codec.seals else content
+        sent = seal(content, codec.piece_bytes) if codec.piece_bytes else content
         return with_content(message, sent), note
 
     def _advance(self, record: ArrayRecord) -> ServerCodec:
@@ -135,8 +135,8 @@ class CodecGrid(Grid):
         shapes = {key: array.shape for key, array in arrays.items()}
         if codec is None or {t.name: t.shape for t in codec.schema.tensors} != shapes:
             schema = Schema.of(arrays, self._config.raw)
-            holds, seals = self._config.downlink != "none", moves_objects(self._grid)
-            codec = ServerCodec(schema, self._config, self._seed, holds, seals=seals)
+            holds, pieces = self._config.downlink != "none", piece_bytes_for(self._grid)
+            codec = ServerCodec(schema, self._config, self._seed, holds, piece_bytes=pieces)
         codec.advance(conform(arrays, codec.schema), self._config.downlink)
         self._codec, self._current, self._owed = codec, current, codec.downlink.owed()
         return codec

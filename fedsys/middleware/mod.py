@@ -30,7 +30,8 @@ def codec_mod(message: Message, context: Context, call_next: CallNext) -> Messag
     reply = call_next(message, context)
     if reply.has_content() and message.metadata.message_type.startswith("train"):
         _encode_reply(reply.content, opened)
-    return sealed_message(reply) if opened.control.seals else reply
+    pieces = opened.control.piece_bytes
+    return sealed_message(reply, pieces) if pieces else reply
 
 
 def _encode_reply(content: RecordDict, opened: Opened) -> None:

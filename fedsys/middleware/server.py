@@ -50,8 +50,8 @@ class ServerCodec:
     """Node to the model version it is known to hold."""
     acked: dict[int, int] = field(default_factory=dict)
     """Node to the base version of its last accepted update."""
-    seals: bool = False
-    """Whether small messages travel as one object, both ways; see ``envelope``."""
+    piece_bytes: int = 0
+    """Largest piece that messages are sealed in, both ways; 0 does not seal. See ``envelope``."""
     downlink: Downlink = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class ServerCodec:
             feedback=self.config.error_feedback,
             rule=_rule(self.config),
             trials=trials,
-            seals=self.seals,
+            piece_bytes=self.piece_bytes,
         )
 
     def records_for(

@@ -46,8 +46,6 @@ class LinkOptions:
     tcp: Tcp = "cubic"
     reuse_connection: bool = True
     tls: bool = True
-    requests: int = 0
-    """Further requests, one after another, that a transfer needs."""
 
     def __post_init__(self) -> None:
         for name in ("spread", "delay_spread", "mean_up_s", "mean_outage_s"):
@@ -100,7 +98,6 @@ class LinkOptions:
             tcp=self.tcp,
             reuse_connection=self.reuse_connection,
             tls=self.tls,
-            requests=self.requests,
             on_outage=self.on_outage,
             idle_timeout_s=self.idle_timeout_s,
             poll_s=self.poll_s,

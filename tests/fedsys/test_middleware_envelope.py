@@ -11,7 +11,6 @@ from fedsys._flwr_private import set_task_identity
 from fedsys.errors import WireError
 from fedsys.middleware.control import wrap
 from fedsys.middleware.envelope import (
-    MAX_SEALED_BYTES,
     SEALED,
     seal,
     sealed_message,
@@ -31,8 +30,13 @@ config = st.dictionaries(
 metrics = st.dictionaries(names, st.one_of(st.integers(-(2**63), 2**63 - 1), floats), max_size=5)
 
 
-@given(packet=st.binary(max_size=300), settings=config, figures=metrics)
-def test_what_was_sealed_comes_out_unchanged(packet, settings, figures):
+@given(
+    packet=st.binary(max_size=300),
+    settings=config,
+    figures=metrics,
+    piece_bytes=st.integers(32, 600),
+)
+def test_what_was_sealed_comes_out_unchanged(packet, settings, figures, piece_bytes):
     content = RecordDict(
         {
             "arrays": wrap(packet),
@@ -43,8 +47,9 @@ def test_what_was_sealed_comes_out_unchanged(packet, settings, figures):
             ),
         }
     )
-    sealed = seal(content)
-    assert list(sealed) == [SEALED]
+    sealed = seal(content, piece_bytes)
+    pieces = [record["r"] for record in sealed.values()]
+    assert [len(piece) for piece in pieces[:-1]] == [piece_bytes] * (len(pieces) - 1)
     assert unseal(sealed) == content
 
 
@@ -59,13 +64,12 @@ def test_types_survive_as_flower_means_them():
 @pytest.mark.parametrize(
     "content",
     [
-        RecordDict({"a": wrap(bytes(MAX_SEALED_BYTES + 1))}),
         RecordDict({"a": wrap(b"x"), "c": ConfigRecord({"blob": b"bytes"})}),
-        RecordDict({"a": wrap(b"x"), "c": ConfigRecord({"long": "x" * (1 << 17)})}),
+        RecordDict({"a": wrap(b"x"), "c": ConfigRecord({"long": "x" * (1 << 21)})}),
         RecordDict({"m": MetricRecord({"loss": 1.0})}),
         RecordDict(),
     ],
-    ids=["large", "bytes in the configuration", "long configuration", "no arrays", "empty"],
+    ids=["bytes in the configuration", "long configuration", "no arrays", "empty"],
 )
 def test_what_cannot_or_need_not_be_sealed_stays_as_it_is(content):
     assert seal(content) is content
@@ -98,11 +102,23 @@ def _bytes(table, data=b""):
         (1 << 20).to_bytes(4, "little") + b"[" * (1 << 16),
         b"",
         bytes(1 << 18),
+        (1 << 30).to_bytes(4, "little") + b"[]",
     ],
 )
 def test_damage_and_malice_are_wire_errors(data):
     with pytest.raises(WireError):
         unseal(RecordDict({SEALED: ConfigRecord({"r": data})}))
+
+
+def test_a_piece_that_is_missing_or_strange_is_a_wire_error():
+    sealed = seal(RecordDict({"a": wrap(bytes(5000))}), 1024)
+    for name in list(sealed):
+        lacking = RecordDict({key: record for key, record in sealed.items() if key != name})
+        if name != SEALED:
+            with pytest.raises(WireError):
+                unseal(lacking)
+    with pytest.raises(WireError):
+        unseal(RecordDict({**sealed, "more": ConfigRecord({"r": b""})}))
 
 
 def test_a_damaged_reply_becomes_an_error_of_that_node():
@@ -118,5 +134,5 @@ def test_sealing_a_message_leaves_the_message_that_was_given():
     set_task_identity(1)
     content = RecordDict({"arrays": wrap(b"x")})
     message = Message(content, 7, "train")
-    assert list(sealed_message(message).content) == [SEALED]
+    assert list(sealed_message(message, 1024).content) == [SEALED]
     assert message.content is content

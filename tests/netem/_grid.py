@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from netem.grid import VirtualGrid
 from netem.link import Direction, Link
 from netem.rate import RateCurve
+from netem.sizes import download, upload
 
 NODES = (7, 8, 9)
 DOWN_BPS, UP_BPS, DELAY_MS = 8e6, 2e6, 50.0
@@ -100,7 +101,8 @@ def train_message(node_id, *, group_id="", **config):
     return Message(content, node_id, "train", group_id=group_id)
 
 
-def hand_times(down_bytes, up_bytes):
-    download_s = 8 * down_bytes / DOWN_BPS + DELAY_MS / 1000
-    upload_s = 8 * up_bytes / UP_BPS + DELAY_MS / 1000
+def hand_times(message, reply):
+    down, up = download(message), upload(reply)
+    download_s = 8 * down.size_bytes / DOWN_BPS + (1 + 2 * down.round_trips) * DELAY_MS / 1000
+    upload_s = 8 * up.size_bytes / UP_BPS + (1 + 2 * up.round_trips) * DELAY_MS / 1000
     return download_s, upload_s

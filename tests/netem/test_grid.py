@@ -11,11 +11,10 @@ from flwr.serverapp.strategy import FedAvg
 from fedsys.errors import ConfigError, LinkError
 from netem.link import Direction, Link
 from netem.rate import RateCurve, steps
-from netem.sizes import MESSAGE_OVERHEAD_BYTES, message_bytes
+from netem.sizes import download, upload
 from tests.netem._grid import (
     COMPUTE_S,
     DELAY_MS,
-    MODEL_BYTES,
     NODES,
     Runner,
     grid_of,
@@ -25,29 +24,22 @@ from tests.netem._grid import (
 )
 
 
-def test_sizes_are_the_packed_bytes():
-    grid_of()
-    message = train_message(7)
-    config_bytes = len(message.content["config"].deflate())
-
-    assert message_bytes(message) == MODEL_BYTES + config_bytes + MESSAGE_OVERHEAD_BYTES
-
-
 def test_one_exchange_takes_download_compute_and_upload():
     grid = grid_of()
     message = train_message(7)
 
     (reply,) = grid.send_and_receive([message])
     sample = grid.measured(message.metadata.message_id)
-    download_s, upload_s = hand_times(message_bytes(message), message_bytes(reply))
+    download_s, upload_s = hand_times(message, reply)
 
     assert sample.download_s == pytest.approx(download_s, rel=1e-12)
     assert sample.train_s == pytest.approx(COMPUTE_S, rel=1e-12)
     assert sample.upload_s == pytest.approx(upload_s, rel=1e-12)
     assert grid.now_s == sample.arrival_s == pytest.approx(download_s + COMPUTE_S + upload_s)
     assert (sample.downlink_bytes, sample.uplink_bytes) == grid.sent_bytes
-    assert sample.downlink_bytes == message_bytes(message)
-    assert sample.uplink_bytes == message_bytes(reply)
+    down, up = download(message), upload(reply)
+    assert sample.downlink_bytes == down.size_bytes + up.back_bytes
+    assert sample.uplink_bytes == up.size_bytes + down.back_bytes
     assert reply.metadata.reply_to_message_id == message.metadata.message_id
     assert reply.metadata.src_node_id == 7
 
@@ -60,9 +52,14 @@ def test_unmodified_fedavg_learns_and_its_clock_is_the_sum_of_its_rounds():
     result = FedAvg(fraction_evaluate=0.0).start(grid=grid, initial_arrays=start, num_rounds=4)
 
     np.testing.assert_array_equal(result.arrays.to_numpy_ndarrays()[0], np.full(10_000, 4.0))
-    downlink_bytes, uplink_bytes = grid.sent_bytes
-    download_s, upload_s = hand_times(downlink_bytes / 12, uplink_bytes / 12)
-    assert grid.now_s == pytest.approx(4 * (download_s + COMPUTE_S + upload_s), rel=1e-12)
+    samples = [grid.measured(f"message-{number}") for number in range(1, 13)]
+    assert grid.sent_bytes == (
+        sum(sample.downlink_bytes for sample in samples),
+        sum(sample.uplink_bytes for sample in samples),
+    )
+    assert grid.now_s == pytest.approx(
+        sum(s.download_s + COMPUTE_S + s.upload_s for s in samples) / 3, rel=1e-12
+    )
 
 
 def test_a_busy_node_begins_the_next_message_when_its_upload_has_ended():
@@ -133,10 +130,12 @@ def test_server_links_are_shared_by_all_who_use_them_at_once():
     messages = [train_message(node_id) for node_id in node_ids]
 
     replies = grid.send_and_receive(messages)
-    download_s = 10 * 8 * message_bytes(messages[0]) / egress_bps + DELAY_MS / 1000
-    upload_s = 10 * 8 * message_bytes(replies[0]) / ingress_bps + DELAY_MS / 1000
+    down, up = download(messages[0]), upload(replies[0])
+    download_s = 10 * 8 * down.size_bytes / egress_bps + DELAY_MS / 1000
+    upload_s = 10 * 8 * up.size_bytes / ingress_bps + DELAY_MS / 1000
+    waits_s = (down.round_trips + up.round_trips) * 2 * DELAY_MS / 1000
 
-    assert grid.now_s == pytest.approx(download_s + COMPUTE_S + upload_s, rel=1e-9)
+    assert grid.now_s == pytest.approx(download_s + COMPUTE_S + upload_s + waits_s, rel=1e-9)
 
 
 def test_a_server_link_wider_than_all_clients_changes_nothing():

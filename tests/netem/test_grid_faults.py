@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from netem.rate import RateCurve, steps
-from netem.sizes import MESSAGE_OVERHEAD_BYTES, message_bytes
+from netem.sizes import download, upload
 from tests.netem._grid import NODES, grid_of, hand_times, plain_link, train_message
 
 
@@ -15,7 +15,7 @@ def test_an_exception_comes_back_as_its_traceback_after_a_small_upload():
     message = train_message(8, raises=8)
 
     (reply,) = grid.send_and_receive([message])
-    download_s, upload_s = hand_times(message_bytes(message), MESSAGE_OVERHEAD_BYTES)
+    download_s, upload_s = hand_times(message, reply)
 
     assert reply.error.code == 2
     assert "boom" in reply.error.reason
@@ -43,7 +43,7 @@ def test_a_vanished_device_is_an_error_a_heartbeat_after_its_download():
     messages = [train_message(node_id, group_id="5") for node_id in NODES]
 
     replies = grid.send_and_receive(messages)
-    download_s, _ = hand_times(message_bytes(messages[0]), 0)
+    download_s, _ = hand_times(messages[0], replies[2])
 
     assert [(r.metadata.src_node_id, r.has_error()) for r in replies] == [
         (7, False), (9, False), (8, True),
@@ -51,7 +51,10 @@ def test_a_vanished_device_is_an_error_a_heartbeat_after_its_download():
     assert replies[2].error.code == 5
     assert grid.now_s == pytest.approx(download_s + 60.0, rel=1e-12)
     assert asked == [(7, 5), (8, 5), (9, 5)]
-    assert grid.measured(messages[1].metadata.message_id).uplink_bytes == 0
+    assert (
+        grid.measured(messages[1].metadata.message_id).uplink_bytes
+        == download(messages[1]).back_bytes
+    )
 
 
 @pytest.mark.parametrize("ingress_bps", [None, 1e9])
@@ -101,4 +104,5 @@ def test_a_message_that_was_not_fetched_is_withdrawn():
 
     assert grid.measured(first.metadata.message_id).arrival_s is not None
     assert grid.measured(second.metadata.message_id).downlink_bytes == 0
-    assert grid.sent_bytes[0] == message_bytes(first)
+    (reply,) = grid.pull_messages([first.metadata.message_id])
+    assert grid.sent_bytes[0] == download(first).size_bytes + upload(reply).back_bytes

@@ -9,6 +9,7 @@ from netem.gaps import Availability
 from netem.link import Direction, Link
 from netem.rate import RateCurve
 from netem.timeline import Exchange, Timeline
+from netem.transfer import Traffic
 
 
 def link(**how):
@@ -19,7 +20,7 @@ def link(**how):
 def timeline(on, seed=1, now_s=0.0):
     return Timeline(
         link_of=lambda node_id: on,
-        outcome_of=lambda exchange: (0, 2.0),
+        outcome_of=lambda exchange: (Traffic(size_bytes=0), 2.0),
         seed=seed,
         server_egress_bps=None,
         server_ingress_bps=None,
@@ -33,7 +34,7 @@ def exchange(key, node_id=1, sent_s=0.0):
         key=key,
         node_id=node_id,
         flow=(node_id, key, "train"),
-        downlink_bytes=0,
+        download=Traffic(size_bytes=0),
         vanishes=False,
         sent_s=sent_s,
     )
