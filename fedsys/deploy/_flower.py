@@ -156,7 +156,11 @@ def superlink(settings: Settings) -> None:
     public = (str(settings["host"]), int(settings["port"]))
 
     def run(app: Any, **options: Any) -> None:
-        serve(app, public, str(settings["token"]), options)
+        def knows(key: bytes) -> bool:
+            found: int | None = app.state.linkstate_factory.state().get_node_id_by_public_key(key)
+            return found is not None
+
+        serve(app, public=public, token=str(settings["token"]), knows=knows, options=options)
 
     link.uvicorn = types.SimpleNamespace(run=run)
     _start_tasks(port, secret, files[0], ["strategies.server_app", "clients.server_side"])

@@ -35,10 +35,18 @@ PUBLIC_KEY = b"flwr-public-key"
 
 
 class FleetOnly:
-    """Lets through what an enrolled device needs, and logs who is refused."""
+    """Lets through what an enrolled device needs, and logs who is refused.
 
-    def __init__(self, app: App, log: Callable[[str], None]) -> None:
+    ``knows`` says whether a public key is one of an enrolled device. Flower asks that, too, but
+    after it has read and parsed what a stranger sends, and in one case with an answer that it also
+    gives to a device that comes back too soon.
+    """
+
+    def __init__(
+        self, app: App, knows: Callable[[bytes], bool], log: Callable[[str], None]
+    ) -> None:
         self._app = app
+        self._knows = knows
         self._log = log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,12 +58,17 @@ class FleetOnly:
             self._log(f"refused: {peer} asked for {path[:80]!r}, which devices may not")
             await _answer(send, 404)
             return
+        key, who = _key(scope), f"{peer}, {_fingerprint(_key(scope))}"
+        if not key or not await asyncio.to_thread(self._knows, key):
+            self._log(f"refused: {who}: {'unknown or revoked key' if key else 'no key'}")
+            await _answer(send, 401)
+            return
         body = await _body(receive)
         if body is None:
             self._log(f"refused: {peer} sent more than {MAX_BODY_BYTES} bytes to {path[:80]!r}")
             await _answer(send, 413)
             return
-        await self._pass(scope, receive, body, send, f"{peer}, {_fingerprint(scope)}")
+        await self._pass(scope, receive, body, send, who)
 
     async def _pass(
         self, scope: Scope, receive: Receive, body: bytes, send: Send, who: str
@@ -76,7 +89,7 @@ class FleetOnly:
             if gone is not None:
                 gone.cancel()
         if events[0].get("status") in (401, 403):
-            self._log(f"refused: {who}: unknown or revoked key, or a clock that is off")
+            self._log(f"refused: {who}: a false signature, or a clock that is off")
         for event in events:
             await send(event)
 
@@ -109,15 +122,23 @@ class _Beside(uvicorn.Server):
         yield
 
 
-def serve(app: App, public: tuple[str, int], token: str, options: dict[str, Any]) -> None:
+def serve(
+    app: App,
+    *,
+    public: tuple[str, int],
+    token: str,
+    knows: Callable[[bytes], bool],
+    options: dict[str, Any],
+) -> None:
     """Serve ``app`` on loopback as ``options`` say, and its Fleet API at ``public``."""
-    common = options | {"access_log": False, "timeout_keep_alive": IDLE_S, "workers": 1}
-    common.pop("reload", None)
+    common = options | {"access_log": False, "timeout_keep_alive": IDLE_S, "ws": "none"}
+    for name in ("reload", "workers"):
+        common.pop(name, None)
     host, port = public
     inside = _Announcing(uvicorn.Config(AdminOnly(app, token, _say), **common))
     outside = _Beside(
         uvicorn.Config(
-            FleetOnly(app, _say),
+            FleetOnly(app, knows, _say),
             **(common | {"host": host, "port": port, "lifespan": "off", "server_header": False}),
         )
     )
@@ -199,12 +220,15 @@ def _header(scope: Scope, name: bytes) -> bytes:
     return next((value for key, value in scope["headers"] if key == name), b"")
 
 
-def _fingerprint(scope: Scope) -> str:
-    """The key that a request claims to come from, short."""
+def _key(scope: Scope) -> bytes:
+    """The public key that a request claims to come from; empty where it claims none."""
     try:
-        key = b64decode(_header(scope, PUBLIC_KEY), validate=True)
+        return b64decode(_header(scope, PUBLIC_KEY), validate=True)
     except ValueError:
-        key = b""
+        return b""
+
+
+def _fingerprint(key: bytes) -> str:
     return f"key {hashlib.sha256(key).hexdigest()[:16]}" if key else "no key"
 
 

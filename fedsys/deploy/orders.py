@@ -15,7 +15,7 @@ from fedsys.deploy.pace import Pace
 from fedsys.deploy.private import make_private_folder, write_private
 from fedsys.errors import ConfigError
 
-HOME = "FEDSYS_SERVER"
+HOME = "FEDSYS_SERVER_HOME"
 """Environment variable that names the server's folder to the ServerApp."""
 PROTOCOL = 1
 """Of messages between this server and its devices; equal on both sides."""

@@ -62,17 +62,16 @@ class Server:
         backoff = Backoff()
         with self._home.claimed(control_port):
             try:
+                self._start(control_port, stop)
+                on_ready()
                 while not stop():
                     start_s = self._clock.now_s()
-                    self._start(control_port, stop)
+                    self._attend(control_port, stop)
                     if not stop():
-                        on_ready()
-                        self._attend(control_port, stop)
-                    if not stop():
-                        ran_s = self._clock.now_s() - start_s
-                        wait_s = backoff.after(ran_s)
+                        wait_s = backoff.after(self._clock.now_s() - start_s)
                         self._say(f"the SuperLink has ended; it is started again in {wait_s:.0f} s")
                         self._wait(wait_s, stop)
+                        self._restart(control_port, stop)
             finally:
                 if self._child is not None:
                     self._child.stop()
@@ -105,6 +104,13 @@ class Server:
                 log = self._home.path / "logs" / "superlink.log"
                 raise DeployError(f"the SuperLink does not start; see {log}")
             self._clock.sleep_s(0.1)
+
+    def _restart(self, control_port: int, stop: Callable[[], bool]) -> None:
+        """Start it again; what fails now may do better next time."""
+        try:
+            self._start(control_port, stop)
+        except DeployError as error:
+            self._say(str(error))
 
     def _attend(self, control_port: int, stop: Callable[[], bool]) -> None:
         """Keep devices as the folder says, until the SuperLink ends."""

@@ -1,0 +1,180 @@
+"""What strangers get from a SuperLink's ports, asked with plain HTTP."""
+
+import asyncio
+import base64
+import threading
+import time
+
+import httpx
+import pytest
+import uvicorn
+
+from fedsys.deploy import gate
+from fedsys.deploy.children import free_port, listens
+
+
+class Flower:
+    """Stands for Flower's app: answers what it is told, and notes who asked."""
+
+    def __init__(self):
+        self.asked = []
+        self.status = 200
+        self.bodies = {}
+
+    async def __call__(self, scope, receive, send):
+        body = (await receive())["body"]
+        self.asked.append((scope["path"], body))
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        await send({"type": "http.response.body", "body": self.bodies.get(scope["path"], b"")})
+
+
+@pytest.fixture
+def flower():
+    return Flower()
+
+
+@pytest.fixture
+def serving():
+    """Runs an ASGI app; the URL to reach it by."""
+    servers = []
+
+    def start(app):
+        port = free_port()
+        server = uvicorn.Server(
+            uvicorn.Config(app, port=port, lifespan="off", log_level="error", ws="none")
+        )
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+        thread.start()
+        servers.append((server, thread))
+        while not listens(port):
+            time.sleep(0.01)
+        return f"http://127.0.0.1:{port}"
+
+    yield start
+    for server, thread in servers:
+        server.should_exit = server.force_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def outside(flower, serving, said):
+    return serving(gate.FleetOnly(flower, lambda key: key == b"enrolled", said.append))
+
+
+ENROLLED = {"flwr-public-key": base64.b64encode(b"enrolled").decode()}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run",
+        "/v1/control/register-node",
+        "/v1/runtime/acquire-task",
+        "/v1/fleet/register-node",
+        "/v1/fleet/unregister-node",
+        "/docs",
+        "/",
+        "/v1/fleet/../control/start-run",
+        "//v1/fleet/pull-messages",
+    ],
+)
+def test_the_devices_port_serves_devices_and_nothing_else(path, flower, outside, said):
+    answer = httpx.post(httpx.URL(outside).copy_with(raw_path=path.encode()), headers=ENROLLED)
+
+    assert answer.status_code == 404
+    assert flower.asked == []
+    assert len(said) == 1
+    assert "refused: 127.0.0.1" in said[0]
+
+
+def test_a_device_gets_through_with_its_body(flower, outside):
+    flower.bodies["/v1/fleet/get-run"] = b"the run"
+
+    answer = httpx.post(f"{outside}/v1/fleet/get-run", headers=ENROLLED, content=b"which run?")
+
+    assert (answer.status_code, answer.content) == (200, b"the run")
+    assert flower.asked == [("/v1/fleet/get-run", b"which run?")]
+
+
+def test_a_stranger_is_refused_before_its_body_is_read_and_logged(flower, outside, said):
+    url = f"{outside}/v1/fleet/activate-node"
+
+    answers = [
+        httpx.post(url, headers={"flwr-public-key": "QUJD"}, content=bytes(1000)),
+        httpx.post(url, headers={"flwr-public-key": "?"}),
+        httpx.post(url),
+    ]
+
+    assert [answer.status_code for answer in answers] == [401] * 3
+    assert flower.asked == []
+    # SHA-256 of ABC.
+    assert said[0] == "refused: 127.0.0.1, key b5d4045c3f466fa9: unknown or revoked key"
+    assert said[1:] == ["refused: 127.0.0.1, no key: no key"] * 2
+
+
+def test_what_flower_refuses_is_logged_as_well(flower, outside, said):
+    flower.status = 401
+
+    httpx.post(f"{outside}/v1/fleet/get-run", headers=ENROLLED)
+
+    assert "a false signature, or a clock that is off" in said[0]
+
+
+def test_a_question_for_work_is_kept_until_there_is_some(flower, outside):
+    def give():
+        time.sleep(0.6)
+        flower.bodies[gate.PULL] = b"work"
+
+    threading.Thread(target=give).start()
+    begin_s = time.monotonic()
+    answer = httpx.post(outside + gate.PULL, headers=ENROLLED, content=b"me", timeout=10)
+
+    assert answer.content == b"work"
+    assert 0.5 < time.monotonic() - begin_s < 5
+    assert len(flower.asked) > 2
+    assert {body for _, body in flower.asked} == {b"me"}
+
+
+def test_a_question_is_not_kept_longer_than_its_asker_waits(flower, outside, monkeypatch):
+    monkeypatch.setattr(gate, "HOLD_S", 0.5)
+
+    answer = httpx.post(outside + gate.PULL, headers=ENROLLED, timeout=10)
+
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_nobody_asks_on_for_a_device_that_has_gone(flower, outside):
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(outside + gate.PULL, headers=ENROLLED, timeout=0.3)
+    time.sleep(0.8)
+    asked = len(flower.asked)
+    time.sleep(0.6)
+
+    assert len(flower.asked) == asked
+
+
+def test_a_body_without_end_is_cut_off(flower, outside, monkeypatch):
+    monkeypatch.setattr(gate, "MAX_BODY_BYTES", 1000)
+
+    answer = httpx.post(f"{outside}/v1/fleet/push-object", headers=ENROLLED, content=bytes(5000))
+
+    assert answer.status_code == 413
+    assert flower.asked == []
+
+
+def test_orders_need_the_token_and_tasks_do_not(flower, serving, said):
+    inside = serving(gate.AdminOnly(flower, "open sesame", said.append))
+    url = f"{inside}/v1/control/start-run"
+
+    given = [None, "Bearer open", "open sesame", "Bearer open sesame"]
+    headers = [{} if text is None else {"authorization": text} for text in given]
+    answers = [httpx.post(url, headers=one, content=b"").status_code for one in headers]
+
+    assert answers == [401, 401, 401, 200]
+    assert len(said) == 3
+    assert httpx.post(f"{inside}/v1/runtime/acquire-task", content=b"").status_code == 200
