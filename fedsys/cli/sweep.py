@@ -1,5 +1,6 @@
 """``fedsys sweep``: one experiment over the values of some settings, with the knee marked."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -125,7 +126,8 @@ def judge(comparison: Comparison, plan: Sweep) -> tuple[list[str], dict[str, Any
         labels = plan.along(place, at)
         others = [f"{a.name} = {at[i]}" for i, a in enumerate(plan.axes) if i != place]
         beside = f" (with {', '.join(others)})" if others else ""
-        found = _knee(rows, labels, axis, plan.measure)
+        along = [rows[label] for label in labels if label in rows]
+        found = _knee(comparison, along, axis, plan.measure)
         if found is None:
             lines.append(f"{axis.name}: no knee{beside}.")
             continue
@@ -137,11 +139,16 @@ def judge(comparison: Comparison, plan: Sweep) -> tuple[list[str], dict[str, Any
     return lines, knees
 
 
-def _knee(rows: Mapping[str, Row], labels: Sequence[str], axis: Axis, measure: str) -> int | None:
-    """Place of the knee among the axis's values; None where they have none, or runs are missing."""
-    if not axis.is_numeric or any(label not in rows for label in labels):
+def _knee(comparison: Comparison, rows: Sequence[Row], axis: Axis, measure: str) -> int | None:
+    """Place of the knee among the axis's values; None where they have none, or runs are missing.
+
+    Costs are those over the first value's, seed by seed: medians would mix seeds.
+    """
+    if not axis.is_numeric or len(rows) < len(axis.values):
         return None
-    costs = [rows[label].to_target(measure).median for label in labels]
+    ratios = [comparison.ratio(row, measure, rows[0]) for row in rows]
+    costs = [math.inf if ratio is None or ratio.unknown else ratio.mean for ratio in ratios]
+    costs[0] = 1.0
     return knee([float(value) for value in axis.values], costs)
 
 
