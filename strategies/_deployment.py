@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from operator import itemgetter
 from typing import Any, Protocol
 
 from flwr.serverapp import Grid
@@ -58,12 +59,14 @@ def run_order(
     _flower.limit_chunks(order.chunk_bytes)
     folder.save_split(task.split())
     counts = task.examples_per_client()
-    examples = {node: int(counts[part]) for node, part in sorted(order.nodes.items())}
+    places = {part + 1: node for node, part in sorted(order.nodes.items(), key=itemgetter(1))}
+    examples = {node: int(counts[node - 1]) for node in places}
     arrays = task.initial_arrays()
     strategy = RoundBudget(experiment, controller, examples, arrays, task.evaluate)
-    records = _resume(folder, strategy)
+    records = _resume(folder, strategy, places)
     grid = WireGrid(
         inner,
+        places=places,
         piece_bytes=order.chunk_bytes,
         model_bytes=sum(array.nbytes for array in arrays.values()),
         exchange_bps=order.exchange_bps,
@@ -74,7 +77,9 @@ def run_order(
         records.append(record)
         folder.append(record)
         folder.save_checkpoint(
-            record.round, strategy.tensors(), {"strategy": strategy.state(), "nodes": _parts(order)}
+            record.round,
+            strategy.tensors(),
+            {"strategy": strategy.state(), "places": list(places.items())},
         )
     model_sha256 = folder.save_model(strategy.arrays())
     summary = summarise(records, experiment.run.target, strategy.stopped_by)
@@ -83,8 +88,13 @@ def run_order(
     )
 
 
-def _resume(folder: RunFolder, strategy: RoundBudget) -> list[RoundRecord]:
-    """Bring the strategy to the folder's checkpoint; the records up to it."""
+def _resume(
+    folder: RunFolder, strategy: RoundBudget, places: Mapping[int, int]
+) -> list[RoundRecord]:
+    """Bring the strategy to the folder's checkpoint; the records up to it.
+
+    A device that was enrolled anew since then holds no model and no residual.
+    """
     checkpoint = folder.load_checkpoint()
     if checkpoint is None:
         folder.truncate(0)
@@ -92,11 +102,11 @@ def _resume(folder: RunFolder, strategy: RoundBudget) -> list[RoundRecord]:
     folder.truncate(checkpoint.round)
     records = list(folder.records())
     try:
-        strategy.restore(checkpoint.tensors, checkpoint.state["strategy"], records)
+        same = {node for node, place in checkpoint.state["places"] if places.get(node) == place}
+        state = dict(checkpoint.state["strategy"])
+        for name in ("held", "acked"):
+            state[name] = [pair for pair in state[name] if pair[0] in same]
+        strategy.restore(checkpoint.tensors, state, records)
     except (KeyError, TypeError) as error:
         raise ConfigError(f"the checkpoint lacks {error}; start again in another folder") from error
     return records
-
-
-def _parts(order: Order) -> list[tuple[int, int]]:
-    return sorted(order.nodes.items())

@@ -101,6 +101,11 @@ def objects_of(message: Message) -> tuple[int, int]:
         return len(found), sum(len(value.deflate()) for value in found.values())
 
 
+def readdress(message: Message, node_id: int) -> None:
+    """Send it to another node; ``Metadata`` has no setter for that."""
+    message.metadata.__dict__["_dst_node_id"] = node_id
+
+
 def limit_chunks(chunk_bytes: int) -> None:
     """Cut arrays that this process sends from now on into chunks of at most ``chunk_bytes``."""
     module("flwr.app.message.array").FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE = chunk_bytes

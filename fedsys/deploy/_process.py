@@ -81,6 +81,7 @@ def main() -> None:
     """Be the process that the first argument names."""
     from fedsys.deploy import _flower, _warm
 
+    os.umask(0o077)  # Flower's database and logs are as private as the folder that they are in
     _flower.check_version()
     name = sys.argv[1]
     processes: dict[str, Callable[[Settings], None]] = {

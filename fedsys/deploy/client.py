@@ -14,7 +14,7 @@ from fedsys.clock import WallClock
 from fedsys.deploy import _flower
 from fedsys.deploy.children import Child, free_port, threads_environment
 from fedsys.deploy.enrolment import Enrolment
-from fedsys.deploy.handshake import Meeting, greet, proxy_for
+from fedsys.deploy.handshake import Meeting, bypass_loopback, greet, proxy_for
 from fedsys.deploy.private import make_private_folder
 from fedsys.deploy.refusals import REFUSED
 from fedsys.deploy.server import Backoff
@@ -61,6 +61,7 @@ class Client:
     def serve(self, stop: Callable[[], bool]) -> None:
         """Take part until ``stop()``. DeployError for what trying again does not mend."""
         make_private_folder(self._place.state)
+        bypass_loopback()
         backoff = Backoff(limit_s=MAX_WAIT_S)
         if proxy := proxy_for(self._enrolment.address):
             self._say(f"connections go through the proxy {proxy}, as the environment says")

@@ -9,6 +9,7 @@ import httpx
 from flwr.proto import control_pb2
 
 from fedsys.deploy import _flower
+from fedsys.deploy.handshake import bypass_loopback
 from fedsys.deploy.home import ServerHome
 from fedsys.errors import DeployError
 
@@ -55,6 +56,7 @@ class Control:
     """
 
     def __init__(self, port: int, authority: bytes, token: str) -> None:
+        bypass_loopback()
         self._client: Any = _flower.control_client(port, authority, token)
 
     @classmethod

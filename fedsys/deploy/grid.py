@@ -1,6 +1,6 @@
 """A real network as strategies see it: deadlines, a clock, and what went over the wire."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, MetricRecord
@@ -46,12 +46,14 @@ class WireGrid(Grid):
 
     ``now_s`` is seconds of the run, those before a resume included. A round without a deadline of
     its own ends after ``MARGIN`` times what the slowest device would need by what was measured.
+    Strategies number the devices from 1, as in a simulation; ``places`` has Flower's numbers.
     """
 
     def __init__(
         self,
         inner: Grid,
         *,
+        places: Mapping[int, int],
         piece_bytes: int,
         model_bytes: int,
         exchange_bps: float,
@@ -62,6 +64,7 @@ class WireGrid(Grid):
         self.sent_bytes = (0, 0)
         """(down, up) since the start, estimated from the objects of each message."""
         self._inner = inner
+        self._places = dict(places)
         self._clock = clock or WallClock()
         self._zero_s = self._clock.now_s() - begin_s
         self._network_s = START_S / MARGIN + 8 * model_bytes / exchange_bps
@@ -89,8 +92,9 @@ class WireGrid(Grid):
         return self._inner.create_message(*args, **kwargs)  # type: ignore[arg-type]
 
     def get_node_ids(self) -> Iterable[int]:
-        """The devices that are connected."""
-        return self._inner.get_node_ids()
+        """The devices that are connected, as strategies number them."""
+        online = set(self._inner.get_node_ids())
+        return [node for node, flower_id in self._places.items() if flower_id in online]
 
     def default_deadline_s(self, local_steps: int) -> float:
         """How long a round of so many local steps may take."""
@@ -103,6 +107,7 @@ class WireGrid(Grid):
         self._deadline_s = self.default_deadline_s(max(steps, default=0))
         for message in messages:
             message.metadata.ttl = self._deadline_s
+            _flower.readdress(message, self._places[message.metadata.dst_node_id])
         sent_s = self.now_s
         self._sent.clear()
         ids = list(self._inner.push_messages(messages))
@@ -184,12 +189,6 @@ class WireGrid(Grid):
 
     def _add(self, down: int, up: int) -> None:
         self.sent_bytes = (self.sent_bytes[0] + down, self.sent_bytes[1] + up)
-
-
-def missing_nodes(grid: Grid, nodes: Sequence[int]) -> list[int]:
-    """Which of ``nodes`` are not connected now."""
-    online = set(grid.get_node_ids())
-    return [node for node in nodes if node not in online]
 
 
 def _local_steps(message: Message) -> int:

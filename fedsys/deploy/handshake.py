@@ -4,6 +4,7 @@ Flower's SuperNode ends alike for a cable that is out and for a certificate that
 first mends itself, the second does not, and has to be told to a person.
 """
 
+import os
 import socket
 import ssl
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from enum import Enum
 from urllib.request import getproxies, proxy_bypass
 
 TIMEOUT_S = 20.0
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Meeting(Enum):
@@ -56,6 +58,16 @@ def proxy_for(address: str) -> str:
         return ""
     proxies = getproxies()
     return proxies.get("https") or proxies.get("all") or ""
+
+
+def bypass_loopback() -> None:
+    """Never take a proxy of the environment to this machine, here and in what is started."""
+    hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if hosts == "*":
+        return
+    names = [name.strip() for name in hosts.split(",") if name.strip()]
+    names += [name for name in LOOPBACK if name not in names]
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(names)
 
 
 def _certificate_fault(address: str, error: ssl.SSLCertVerificationError) -> str:

@@ -7,6 +7,7 @@ from fedsys.clock import WallClock
 from fedsys.deploy import _flower
 from fedsys.deploy.children import Child, check_port, free_port, listens
 from fedsys.deploy.control import Control
+from fedsys.deploy.handshake import bypass_loopback
 from fedsys.deploy.home import ServerHome
 from fedsys.deploy.orders import HOME
 from fedsys.errors import DeployError
@@ -58,6 +59,7 @@ class Server:
         """Run until ``stop()``. DeployError where the SuperLink cannot even be started once."""
         if fault := check_port(self._host, self._home.port):
             raise DeployError(f"port {self._home.port} of {self._host} cannot be had: {fault}")
+        bypass_loopback()
         control_port = free_port()
         backoff = Backoff()
         with self._home.claimed(control_port):

@@ -149,7 +149,7 @@ class Fleet:
 
     def _environment(self) -> dict[str, str]:
         # A proxy of the environment must not catch what stays on this machine.
-        proxies = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}
+        proxies = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
         return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | proxies
 
 

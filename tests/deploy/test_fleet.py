@@ -32,12 +32,21 @@ def test_an_experiment_on_real_devices_and_strangers_at_the_door(fleet):
     assert folder.result()["stopped_by"] == "rounds"
     assert {"model.safetensors", "report.html"} <= {p.name for p in folder.path.iterdir()}
     assert len(list((fleet.folder / "state-a" / "rounds").rglob("node-*.safetensors"))) == 1
+    _check_it_is_the_simulated_model(fleet, folder)
     _check_strangers(fleet)
     _check_nothing_private_shows(fleet)
     status = json.loads(fleet.fedsys("server", "status", "srv", "--json").stdout)
     assert [node["state"] for node in status["nodes"]] == ["online", "online", "offline", "offline"]
     assert [run["status"] for run in status["runs"]] == ["finished:completed"]
     assert [fleet.end(name) for name in ("a", "b", "server")] == [0, 0, 0]
+
+
+def _check_it_is_the_simulated_model(fleet, folder):
+    """The same cohort, steps, codec and order of sums give the same bits, on whatever network."""
+    done = fleet.fedsys("simulate", "e.toml", "--out", "simulated", "--workers", "1", "--quiet")
+    assert done.returncode == 0, done.stderr
+    simulated = RunFolder.open(fleet.folder / "simulated" / "real-1")
+    assert simulated.result()["model_sha256"] == folder.result()["model_sha256"]
 
 
 def _send_strangers(fleet):

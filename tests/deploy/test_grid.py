@@ -8,6 +8,9 @@ from flwr.serverapp import Grid
 from fedsys._flwr_private import set_task_identity, stamp
 from fedsys.deploy.grid import GRACE_S, MARGIN, START_S, WireGrid
 
+FLOWER = 10_000
+"""What Flower's number of a device is above the strategy's."""
+
 
 class Clock:
     """Time passes when somebody sleeps."""
@@ -36,11 +39,11 @@ class Network(Grid):
     create_message = None
 
     def get_node_ids(self):
-        return list(self.delays)
+        return [node + FLOWER for node in self.delays]
 
     def push_messages(self, messages):
         for message in messages:
-            node = message.metadata.dst_node_id
+            node = message.metadata.dst_node_id - FLOWER
             stamp(message, run_id=1, src_node_id=1, message_id=f"{node}-{self.clock.now_s()}")
             self.ttl.append(message.metadata.ttl)
             if self.delays[node] is not None:
@@ -57,7 +60,7 @@ class Network(Grid):
 
 
 def answer(message):
-    if message.metadata.dst_node_id == 666:
+    if message.metadata.dst_node_id == 666 + FLOWER:
         return Message(Error(5, "gone"), reply_to=message)
     metrics = MetricRecord({"train-seconds": 2.0, "local-steps": 10})
     arrays = ArrayRecord({"p": Array(np.zeros(2500, np.float32))})
@@ -80,6 +83,7 @@ def grid_for(clock, delays, begin_s=0.0):
     network = Network(clock, delays)
     return network, WireGrid(
         network,
+        places={node: node + FLOWER for node in delays},
         piece_bytes=1000,
         model_bytes=1_000_000,
         exchange_bps=1e6,
@@ -113,7 +117,8 @@ def test_silence_ends_a_round_at_its_deadline(clock):
 
     replies = grid.receive(grid.push_messages([question(1), question(2)]), timeout=20)
 
-    assert [reply.metadata.src_node_id for reply in replies] == [1]
+    assert [reply.metadata.src_node_id for reply in replies] == [1 + FLOWER]
+    assert list(grid.get_node_ids()) == [1, 2]
     assert clock.now_s() == pytest.approx(20, abs=0.01)
 
 
