@@ -17,7 +17,7 @@ from strategies._estimate import Estimates
 from strategies._offers import BY_SPEC, LADDER, Offer
 from strategies._search import WAIT_QUANTILE, Choice, Cohort, best, finer, gain, round_s
 
-FIRST_OVERHEAD_BYTES = 2000.0
+FIRST_OVERHEAD_BYTES = 9500.0
 WINDOW = 8
 """Rounds whose losses are compared with the same number before them to see a stall."""
 STALL_FRACTION = 0.01
