@@ -135,8 +135,8 @@ def wrap(packet: bytes) -> ArrayRecord:
 
 def unwrap(content: RecordDict) -> tuple[str, bytes] | None:
     """The name of the record that holds a packet, and the packet; None when there is none."""
-    for name, record in content.array_records.items():
-        array = record.get(PACKET)
+    for name, record in content.items():  # array_records would build a dictionary each time
+        array = record.get(PACKET) if isinstance(record, ArrayRecord) else None
         if array is not None and array.stype == STYPE:
             return name, array.data
     return None
