@@ -88,7 +88,7 @@ class FleetOnly:
         finally:
             if gone is not None:
                 gone.cancel()
-        if events[0].get("status") in (401, 403):
+        if events[0].get("status") == 401:  # 403 is about a run that has ended
             self._log(f"refused: {who}: a false signature, or a clock that is off")
         for event in events:
             await send(event)

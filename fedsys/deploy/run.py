@@ -132,6 +132,8 @@ def _ended(status: RunStatus, folder: RunFolder) -> Ended:
         return Ended(str(result["stopped_by"]), folder.records())
     done = len(folder.records())
     why = status.details or f"Flower says {status.status}:{status.sub_status}"
+    if status.sub_status == "stopped":
+        why = "it was stopped, or its SuperLink had to be started again"
     raise DeployError(f"the run failed after round {done}: {why}; --resume goes on from there")
 
 

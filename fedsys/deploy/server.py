@@ -111,6 +111,11 @@ class Server:
         """Start it again; what fails now may do better next time."""
         try:
             self._start(control_port, stop)
+            authority = (self._home.path / "ca.crt").read_bytes()
+            with Control(control_port, authority, self._home.token) as control:
+                for run in control.runs():
+                    if not run.is_finished:  # its ServerApp has lost its place; say so at once
+                        control.stop_run(run.run_id)
         except DeployError as error:
             self._say(str(error))
 
