@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from fedsys.telemetry.knee import LOG_ABOVE
 from fedsys.telemetry.plots import STYLE, colour_of, svg
@@ -75,9 +75,11 @@ def sweep_plot(
             axes.set_xticks(x, [str(s) for s in settings])
             for text in axes.get_xticklabels():
                 text.set_parse_math(False)
-        elif min(x) > 0 and max(x) > LOG_ABOVE * min(x):
-            axes.set_xscale("log")
-            _plain_ticks(axes)
+        else:
+            if min(x) > 0 and max(x) > LOG_ABOVE * min(x):
+                axes.set_xscale("log")
+            axes.set_xticks(x, [f"{value:g}" for value in x])
+            axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(key, parse_math=False)
         axes.set_ylabel(label)
         axes.set_ylim(bottom=0)
@@ -85,8 +87,7 @@ def sweep_plot(
 
 
 def _plain_ticks(axes: Axes) -> None:
-    """Numbers as people write them, not as powers of ten."""
-    formatter = ScalarFormatter()
-    formatter.set_scientific(False)
-    axes.xaxis.set_major_formatter(formatter)
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    """Numbers as people write them, at 1, 2 and 5 of each decade."""
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())

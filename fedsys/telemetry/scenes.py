@@ -5,12 +5,12 @@ geometrically, one ratio a scene, and the interval is over scenes.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from fedsys.telemetry.comparison import Comparison, Row, comparison_json, interval_json
-from fedsys.telemetry.statistics import Interval, pooled_ratio
+from fedsys.telemetry.statistics import Bound, Interval, pooled_ratio
 
 POOLED = ("seconds", "uplink_bytes")
 """The measures whose ratios are averaged over scenes."""
@@ -138,5 +138,10 @@ def _known(ratio: Interval | None) -> Interval | None:
 
 
 def _pooled(ratios: Sequence[Interval | None]) -> Interval | None:
-    means = [ratio.mean for ratio in ratios if ratio is not None]
-    return pooled_ratio(means) if means else None
+    """The mean over scenes; a bound in one of them makes it a bound, too."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    if not known:
+        return None
+    bounds = {ratio.bound for ratio in known if ratio.bound}
+    bound: Bound = bounds.pop() if len(bounds) == 1 else "~" if bounds else ""
+    return replace(pooled_ratio([ratio.mean for ratio in known]), bound=bound)

@@ -115,6 +115,18 @@ def test_runs_that_missed_the_target_are_scored_at_the_horizon():
     assert ratio.bound == ">"
 
 
+def test_a_bound_in_one_scene_makes_the_mean_a_bound():
+    missed = {seed: run((40, 0.5)) for seed in (1, 2, 3)}
+    bounded = compare("x", 0.9, {"base": missed, "ours": reaching(10, 11, 12)})
+    plain = scene("y", [10, 11, 12], [5, 5, 5])
+    other = compare("z", 0.9, {"base": reaching(10, 11, 12), "ours": missed})
+    bounds = [
+        Scenes(scenes).standings[1].ratios["seconds"].bound
+        for scenes in ([plain], [plain, bounded], [plain, other], [bounded, other])
+    ]
+    assert bounds == ["", "<", ">", "~"]
+
+
 def test_a_share_of_the_best_is_of_the_best_median():
     trials = {
         "steady": {1: run((10, 0.7), (20, 0.8)), 2: run((10, 0.79), (20, 0.6))},
