@@ -80,9 +80,10 @@ def deploy_command(
             watch.see()
     show_trial(screen, experiment, folder, trial)
     figures = watch.figures(trial.records)
+    screen.print(_table(figures))
     if simulated and trial.stopped_by != INTERRUPTED:
         figures["simulated_round_s"] = _simulated_round_s(experiment)
-    screen.print(_table(figures))
+        screen.print(f"simulated: {figures['simulated_round_s']:.2f} s a round (median)")
     write_json(json, trial_json(experiment, trial) | {"deployment": figures})
     if trial.stopped_by == INTERRUPTED:
         raise typer.Exit(130)
@@ -214,11 +215,10 @@ def _table(figures: dict[str, Any]) -> Table:
     for column in table.columns[1:]:
         column.justify = "right"
     round_s = figures["round_s"]
-    beside = figures.get("simulated_round_s")
     table.add_row(
         "seconds a round (median)",
         "-" if round_s is None else f"{round_s:.2f}",
-        "" if beside is None else f"simulated {beside:.2f}",
+        "",
     )
     for way in ("uplink", "downlink"):
         wire, ledger = figures[f"wire_{way}_bytes"], figures[f"ledger_{way}_bytes"]
