@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from flwr.app import Context, Message
 
 from clients.cohort import Job, Trained, train_cohort
+from clients.device import autocast
 from clients.server_side import server_task_for
 from clients.session import METRICS, client_of, figures_of, job_for, workplace_of
 from clients.train import Diverged
@@ -27,9 +28,14 @@ from fedsys.types import RunConfig
 
 
 def warm_up(run_config: RunConfig) -> None:
-    """Load the experiment's data, the server's test set too, and build its model."""
-    workplace_for(str(run_config["experiment"]))
-    server_task_for(str(run_config["experiment"]))
+    """Load the experiment's data, the server's test set too, and build its model.
+
+    Raises ConfigError for data or a device that cannot be used.
+    """
+    text = str(run_config["experiment"])
+    place = workplace_for(text)
+    autocast(place.experiment.training.precision, place.device)
+    server_task_for(text)
 
 
 def serve(

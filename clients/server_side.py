@@ -5,6 +5,7 @@ The server loads this by name, so that it imports no torch itself.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -69,7 +70,8 @@ class ServerTask:
 
     def examples_per_client(self) -> list[int]:
         """Number of training examples of each client."""
-        return self.sizes.tolist()
+        counts: list[int] = self.sizes.tolist()
+        return counts
 
     @property
     def sizes(self) -> I64:
@@ -91,6 +93,24 @@ class ServerTask:
             classes = int(labels.max()) + 1
             counts = [np.bincount(labels[p], minlength=classes).tolist() for p in parts]
         return {"digest": self._data.digest, "examples": examples, "label_counts": counts}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a run's server must know of the task beside evaluations."""
+
+    sizes: I64
+    """Training examples of each client, int64 [clients]."""
+    split: dict[str, Any]
+    arrays: dict[str, Array]
+    """Initial weights."""
+    flops_per_sample: float
+
+
+def facts_for(text: str) -> Facts:
+    """The facts of the experiment that ``text`` (TOML) describes."""
+    task = server_task_for(text)
+    return Facts(task.sizes, task.split(), task.initial_arrays(), task.flops_per_sample())
 
 
 def evaluate_for(text: str, arrays: Mapping[str, Array]) -> tuple[float, float]:

@@ -33,9 +33,9 @@ class Ahead:
 
     evaluate: Callable[[Mapping[str, Values]], Future[tuple[float, float]]]
     """Starts an evaluation of the model elsewhere."""
-    before_next: Callable[[], bool]
-    """Called after each round, when strategy and grid are as a checkpoint of it must be; says
-    whether the next round may begin at once."""
+    before_next: Callable[[bool], bool]
+    """Called after each round, when strategy and grid are as a checkpoint of it must be, with
+    whether a budget ends the run there; says whether the next round may begin at once."""
 
 
 class RoundBudget(Strategy):
@@ -102,7 +102,9 @@ class RoundBudget(Strategy):
             if self._is_evaluated(record):
                 start = self._evaluate_now if ahead is None else ahead.evaluate
                 evaluation = start(self.arrays())
-            begun = ahead is not None and ahead.before_next() and self._may_begin(grid, record)
+            is_last = bool(self._met(record))
+            begun = ahead is not None and ahead.before_next(is_last) and self._may_begin(grid)
+            begun = begun and not is_last
             if begun:
                 self._observe(record)
                 self._begin(grid, number + 1)
@@ -265,11 +267,9 @@ class RoundBudget(Strategy):
             done.set_result(self._evaluate(arrays))
         return done
 
-    def _may_begin(self, grid: Grid, record: RoundRecord) -> bool:
-        """Whether what follows ``record`` does not wait for its evaluation."""
-        return (
-            hasattr(grid, "receive") and not self._met(record) and not sees_tests(self._controller)
-        )
+    def _may_begin(self, grid: Grid) -> bool:
+        """Whether a round can begin without the evaluation of the one before."""
+        return hasattr(grid, "receive") and not sees_tests(self._controller)
 
     def _observe(self, record: RoundRecord) -> None:
         self._controller_state = observed(

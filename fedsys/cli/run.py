@@ -1,6 +1,6 @@
 """One simulated run: puts task, links, devices, workers, strategy and run folder together."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,8 +10,6 @@ from typing import Any
 from flwr.app import Message, MetricRecord
 from threadpoolctl import threadpool_limits
 
-from clients.device import autocast, choose_device
-from clients.server_side import ServerTask
 from fedsys.cli.execution import INTERRUPTED
 from fedsys.cli.saving import Saving
 from fedsys.codecs._chain import parse
@@ -23,6 +21,7 @@ from fedsys.nodes import NodeCounts
 from fedsys.rng import rng_for
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import NodeConfig, RoundRecord
+from fedsys.wire.schema import Array
 from netem.devices import Device, device_for
 from netem.grid import VirtualGrid
 from netem.profiles import link_for, link_model
@@ -32,7 +31,7 @@ from strategies.server_app import controller_for
 Submit = Callable[[Sequence[Message]], list[Future[Message]]]
 
 CLIENT_APP = "clients.client_app:app"
-EVALUATE = "clients.server_side:evaluate_for"
+EVALUATE, FACTS = "clients.server_side:evaluate_for", "clients.server_side:facts_for"
 KEPT_NODES = 4096
 """Nodes whose devices are remembered; others are drawn again, with the same outcome."""
 COHORT, WARM_UP = "clients.cohort_app:serve", "clients.cohort_app:warm_up"
@@ -48,13 +47,19 @@ class RunResult:
     model_sha256: str
 
 
-def check_experiment(experiment: Experiment) -> None:
-    """Raise ConfigError for anything that would fail once the run has begun."""
+def check_experiment(experiment: Experiment, *, data: bool = True) -> None:
+    """Raise ConfigError for anything that would fail once the run has begun.
+
+    Without ``data`` task and device are not looked at: worker processes do so when they start.
+    """
     check_choices(experiment)
-    autocast(experiment.training.precision, choose_device(experiment.training.device))
     link_for(experiment.network.link, experiment.network.options, experiment.run.seed, 1)
     device_for(experiment.devices.profile, experiment.devices.options, experiment.run.seed, 1)
-    ServerTask(experiment)
+    if data:
+        # Imported here: a run with worker processes does without torch in this one.
+        from clients.cohort_app import warm_up
+
+        warm_up({"experiment": dump_toml(experiment)})
 
 
 def check_choices(experiment: Experiment) -> None:
@@ -77,7 +82,8 @@ def run_experiment(
 ) -> RunResult:
     """Simulate the experiment to the end of its budget, from the folder's checkpoint if it has one.
 
-    ``stop`` is asked after each round, whose record and checkpoint are on disk by then.
+    ``stop`` is asked after each round, and the run can go on from there. Raises ConfigError where
+    task or device cannot be used.
     """
     text, nodes = dump_toml(experiment), range(1, experiment.partition.clients + 1)
     pool = Pool(
@@ -100,15 +106,24 @@ def _run(
     on_round: Callable[[RoundRecord], None] | None,
     stop: Callable[[], bool],
 ) -> RunResult:
-    # While the workers start.
-    task = ServerTask(experiment)
-    folder.save_split(task.split())
-    examples = NodeCounts(nodes, task.sizes)
-    controller = controller_for(experiment)
-    strategy = RoundBudget(experiment, controller, examples, task.initial_arrays(), task.evaluate)
+    text = dump_toml(experiment)
+    pool.wait_ready()
+    facts = pool.call(FACTS, text).result()
+    folder.save_split(facts.split)
+
+    def evaluate(arrays: Mapping[str, Array]) -> Future[tuple[float, float]]:
+        return pool.call(EVALUATE, text, dict(arrays))
+
+    strategy = RoundBudget(
+        experiment,
+        controller_for(experiment),
+        NodeCounts(nodes, facts.sizes),
+        facts.arrays,
+        lambda arrays: evaluate(arrays).result(),
+    )
     # Sums over several threads differ in the last bits from sums over one.
     with threadpool_limits(1):
-        grid = virtual_grid(experiment, nodes, pool.submit, task.flops_per_sample())
+        grid = virtual_grid(experiment, nodes, pool.submit, facts.flops_per_sample)
         _resume(folder, strategy, grid)
         saving = Saving(
             folder,
@@ -117,10 +132,10 @@ def _run(
                 {"strategy": strategy.state(), "grid": grid.state()},
             ),
             every_round=strategy.clients_remember,
+            overlap=experiment.engine.overlap,
             stop=stop,
         )
-        pool.wait_ready()
-        for record in strategy.rounds(grid, _ahead(experiment, pool, saving)):
+        for record in strategy.rounds(grid, Ahead(evaluate, saving.may_go_on)):
             saving.after(record)
             if on_round is not None:
                 on_round(record)
@@ -128,17 +143,6 @@ def _run(
                 return RunResult(INTERRUPTED, folder.records(), "")
     model_sha256 = folder.save_model(strategy.arrays())
     return RunResult(strategy.stopped_by, folder.records(), model_sha256)
-
-
-def _ahead(experiment: Experiment, pool: Pool, saving: Saving) -> Ahead:
-    text = dump_toml(experiment)
-
-    def before_next() -> bool:
-        saving.between_rounds()
-        is_free = experiment.engine.overlap and not saving.every_round
-        return is_free and not saving.is_stopping
-
-    return Ahead(lambda arrays: pool.call(EVALUATE, text, dict(arrays)), before_next)
 
 
 def virtual_grid(experiment: Experiment, nodes: range, submit: Submit, flops: float) -> VirtualGrid:

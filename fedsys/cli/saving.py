@@ -29,6 +29,8 @@ class Saving:
     folder: RunFolder
     snapshot: Callable[[], Snapshot]
     every_round: bool
+    overlap: bool
+    """Whether rounds may begin before the one before them is written."""
     stop: Callable[[], bool]
     """Whether the run is to stop after this round."""
     is_stopping: bool = False
@@ -36,11 +38,13 @@ class Saving:
     _clock: WallClock = field(default_factory=WallClock)
     _saved_s: float | None = None
 
-    def between_rounds(self) -> None:
-        """Take what a checkpoint of the round needs, if there is to be one."""
+    def may_go_on(self, is_last: bool) -> bool:
+        """Take what a checkpoint of the round needs; whether the next may begin before it is."""
         self.is_stopping = self.stop()
         late = self._saved_s is None or self._clock.now_s() - self._saved_s >= INTERVAL_S
-        self._taken = self.snapshot() if late or self.every_round or self.is_stopping else None
+        is_due = late or self.every_round or self.is_stopping or is_last
+        self._taken = self.snapshot() if is_due else None
+        return self.overlap and not self.every_round and not self.is_stopping
 
     def after(self, record: RoundRecord) -> None:
         """Write the round's record, and the checkpoint if one was taken."""

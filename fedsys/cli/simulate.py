@@ -36,12 +36,13 @@ def simulate(
     check_writable(json, "--json")
     from fedsys.cli.run import check_experiment, run_experiment
 
-    check_experiment(experiment)
+    workers = workers or usable_cores()
+    check_experiment(experiment, data=workers == 1)
     run_simulation(
         experiment,
         run_experiment,
         path=out / f"{experiment.run.name}-{experiment.run.seed}",
-        workers=workers or usable_cores(),
+        workers=workers,
         resume=resume,
         json=json,
         quiet=quiet,
@@ -67,7 +68,7 @@ def run_simulation(
         state = "finished already" if folder.result() else f"goes on after round {len(done)}"
         out.print(f"{path}: {state}", soft_wrap=True)
     progress = RunProgress(out, experiment.run.budget.rounds, done, quiet)
-    with stop_on_interrupt() as stop, progress:
+    with folder.unless_refused(), stop_on_interrupt() as stop, progress:
         trial = execute(
             experiment,
             path,

@@ -56,7 +56,10 @@ class Crew:
         self._open_nursery()
 
     def wait_ready(self) -> None:
-        """Return once all workers are there; WorkerDied if they cannot be."""
+        """Return once all workers are there; WorkerDied if they cannot be.
+
+        Also raises what the preparation raised, if that is one of our own errors.
+        """
         while len(self.workers) < self._count:
             self.hire()
 
@@ -154,7 +157,10 @@ class Crew:
 
     def _await_nursery(self) -> None:
         if not self._ready:
-            if self._control.recv() != READY:
+            answer = self._control.recv()
+            if isinstance(answer, FedsysError):
+                raise answer
+            if answer != READY:
                 raise EOFError
             self._ready = True
 

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from fedsys.clock import WallClock
 from fedsys.engine.serving import Service
 from fedsys.engine.shared import View, load
+from fedsys.errors import FedsysError
 
 READY, REFUSED = "ready", "refused"
 JOB, SEGMENT, DROP = "job", "segment", "drop"
@@ -28,10 +29,14 @@ JOB, SEGMENT, DROP = "job", "segment", "drop"
 def run_nursery(control: Connection, service: Service) -> None:
     """Prepare, say so, and fork a worker for each connection that comes, until there are no more.
 
-    What goes wrong in the preparation is printed here and reported as refused.
+    What goes wrong in the preparation is reported, and printed here unless it is one of our own
+    errors, which whoever asked for the workers is to be told.
     """
     try:
         service.prepare()
+    except FedsysError as error:
+        control.send(error)
+        return
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

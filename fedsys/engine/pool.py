@@ -15,7 +15,7 @@ from typing import Any, Self
 from flwr.app import Message
 
 from fedsys.engine.crew import Crew, Worker
-from fedsys.engine.serving import Answer, Call, Order, Service, named
+from fedsys.engine.serving import Answer, Call, Order, Service
 from fedsys.engine.shared import Parts, Segments, dump
 from fedsys.engine.states import NodeStates
 from fedsys.engine.tasks import Pumped, Reply, Task
@@ -56,9 +56,7 @@ class Pool:
         together, called with messages, contexts, and whether and how their updates are to be
         summed; it gives what the app would have replied to each, or None to leave it to the app.
 
-        Raises what the import of the app raises.
         """
-        named(app)
         self._service = Service(
             app=app, run_id=run_id, run_config=dict(run_config), warm_up=warm_up, cohort=cohort
         )
@@ -85,7 +83,10 @@ class Pool:
         self.close()
 
     def wait_ready(self) -> None:
-        """Return once every worker can be given messages; WorkerDied if they do not start."""
+        """Return once every worker can be given messages; WorkerDied if they do not start.
+
+        Raises also what ``warm_up`` raises; in worker processes, if it is one of our own errors.
+        """
         if self._crew is not None:
             self._crew.wait_ready()
         else:

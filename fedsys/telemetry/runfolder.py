@@ -9,6 +9,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,20 @@ class RunFolder:
         if not isinstance(result, dict) or "stopped_by" not in result:
             raise ConfigError(f"{file}: not the result of a run")
         return result
+
+    @contextmanager
+    def unless_refused(self) -> Iterator[None]:
+        """Remove a folder in which nothing was recorded where a ConfigError is raised inside.
+
+        Else the experiment, mended, could not go into the same folder.
+        """
+        try:
+            yield
+        except ConfigError:
+            names = {entry.name for entry in self.path.iterdir()}
+            if names <= {EXPERIMENT, SPLIT}:
+                shutil.rmtree(self.path)
+            raise
 
     def finish(self) -> None:
         """Remove what only a run that goes on needs; checkpoints stay."""

@@ -15,12 +15,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from fedsys._flwr_private import set_task_identity
 from fedsys.engine.crew import WorkerDied
 from fedsys.engine.pool import CallFailed, Pool
+from fedsys.errors import ConfigError
 
 NODES = (1, 2, 3, 4)
 APP = '''
 import os, pathlib, signal, sys, time
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from fedsys.errors import ConfigError
 
 app = ClientApp()
 
@@ -62,6 +64,10 @@ def act(what, folder, node):
 
 def nothing(message, context):
     return None
+
+
+def complain(run_config):
+    raise ConfigError("no such folder")
 
 
 def refuse(run_config):
@@ -324,9 +330,27 @@ def test_a_call_runs_in_a_worker_and_says_what_it_raised():
         assert "math domain error" in str(here.call("math:sqrt", -1.0).exception())
 
 
-def test_an_app_that_cannot_be_imported_is_said_at_once(tmp_path):
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        pool_of(2, app="no_such_module:app")
+def test_an_app_that_cannot_be_imported_is_said_before_the_first_message(capfd):
+    with (
+        pytest.raises(ModuleNotFoundError, match="no_such_module"),
+        pool_of(1, app="no_such_module:app"),
+    ):
+        pass
+    with pytest.raises(WorkerDied, match="do not start"), pool_of(2, app="no_such_module:app"):
+        pass
+
+    assert "No module named 'no_such_module'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_wrong_with_the_data_is_said_as_it_is(workers, capfd):
+    with (
+        pytest.raises(ConfigError, match=r"^no such folder$"),
+        pool_of(workers, warm_up="pool_test_app:complain"),
+    ):
+        pass
+
+    assert capfd.readouterr().err == ""
 
 
 def test_workers_that_cannot_start_are_said_at_once(tmp_path, capfd):
