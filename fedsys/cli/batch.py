@@ -36,12 +36,18 @@ class Batch:
         if len(todo) < len(cells):
             screen.print(f"{len(cells) - len(todo)} of {len(cells)} runs are finished already")
         with CellsProgress(screen, len(todo)) as progress:
+
+            def on_tick(running: list[Cell]) -> None:
+                progress.on_tick(running)
+                # Asked for here, too: while every worker is busy nobody else asks.
+                self.stop()
+
             faults = run_cells(
                 todo,
                 self.work,
                 self.start_pool,
                 workers=self.workers,
-                on_tick=progress.on_tick,
+                on_tick=on_tick,
                 on_done=lambda cell, fault: progress.on_done(cell, finished(cell), fault),
                 stop=self.stop,
             )

@@ -45,12 +45,13 @@ def test_seconds_a_round_are_foretold_within_fifteen_percent(scene, tmp_path):
     assert rounds >= 4
     ratio = foretold[rounds - 1].end_s / simulated[rounds - 1].end_s
     assert 0.85 <= ratio <= 1.15
-    for name in ("uplink_bytes", "downlink_bytes"):
-        ours, theirs = (
-            sum(getattr(record, name) for record in records[:rounds])
-            for records in (foretold, simulated)
-        )
-        assert ours == pytest.approx(theirs, rel=0.15)
+    if experiment.strategy.name == "fixed":  # others choose codecs by losses, made up here
+        for name in ("uplink_bytes", "downlink_bytes"):
+            ours, theirs = (
+                sum(getattr(record, name) for record in records[:rounds])
+                for records in (foretold, simulated)
+            )
+            assert ours == pytest.approx(theirs, rel=0.02)
 
 
 def record(number, *reports, length_s=10.0):

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -16,6 +17,7 @@ from fedsys.cli.execution import INTERRUPTED
 from fedsys.cli.pool import process_pools, run_cells
 from fedsys.cli.report import read_comparison
 from fedsys.cli.scenes import Scene
+from fedsys.cli.tables import console
 from fedsys.config.load import parse_experiment, with_settings
 from fedsys.errors import ConfigError
 from fedsys.telemetry.runfolder import RunFolder
@@ -205,6 +207,25 @@ def test_stop_starts_no_further_cell_and_keeps_what_is_there(tmp_path):
         compare(tmp_path, work=work, stop=lambda: bool(ran))
     assert stopped.value.exit_code == 130
     assert 0 < len(ran) < 6
+
+
+def test_running_cells_hear_of_a_stop_while_every_worker_is_busy(tmp_path):
+    asked, heard = threading.Event(), threading.Event()
+
+    def stop():
+        if asked.is_set():
+            heard.set()
+        return asked.is_set()
+
+    def work(cell):
+        asked.set()
+        return finish(cell) if heard.wait(10) else "nobody asked whether to stop"
+
+    cells = plan(tmp_path, seeds=1)[:1]
+    with pytest.raises(typer.Exit) as stopped:
+        Batch(work, lambda: ThreadPoolExecutor(1), 1, stop).run(console(), cells)
+    assert stopped.value.exit_code == 130
+    assert (cells[0].path / "result.json").exists()
 
 
 def test_the_longest_expected_cell_starts_first(tmp_path):
