@@ -32,7 +32,7 @@ from netem.rate import RateCurve
 from netem.sizes import download, upload
 from netem.timeline import Exchange, Outcome, Timeline
 
-KEPT_LINKS = 16384
+KEPT_LINKS = 2048
 """Nodes whose links are remembered; another's is made again when it is needed, as it was."""
 KEPT_SAMPLES = 65536
 """Exchanges that ``measured`` remembers; the oldest are forgotten, so that memory stays flat."""
