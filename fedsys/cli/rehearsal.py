@@ -51,11 +51,6 @@ class Stage:
         examples = {node: int(count) for node, count in counts}
         return cls(task.initial_arrays(), examples, task.flops_per_sample())
 
-    @property
-    def parameters(self) -> int:
-        """Values of the model."""
-        return sum(int(np.size(array)) for array in self.arrays.values())
-
 
 def rehearse(experiment: Experiment, stage: Stage, rounds: int) -> list[RoundRecord]:
     """The first rounds as they would be recorded; times, bytes and plans as in a simulation."""

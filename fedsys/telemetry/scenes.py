@@ -129,6 +129,7 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
         "known_scenes": list(standing.known),
         "lost_scenes": list(standing.lost),
         "clearly_lost_scenes": list(standing.lost_clearly),
+        "clearly_won_scenes": list(standing.won_clearly),
         "lost_fraction": standing.lost_fraction,
     }
 
