@@ -9,11 +9,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 from fedsys.deploy._flower import module
-from fedsys.deploy._process import Settings, start, tell
+from fedsys.deploy._process import END_S, Settings, start, tell
 
 
 def tasks(settings: Settings) -> None:
@@ -88,6 +89,7 @@ class _Nursery:
 def _run_task(task: dict[str, Any], parent_pid: int) -> None:
     """Be the process of one task; does not return."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _end_with(os.getppid())
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     certificates = task["root_certificates"] and Path(task["root_certificates"]).read_bytes()
@@ -115,6 +117,22 @@ def _run_task(task: dict[str, Any], parent_pid: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _end_with(nursery_pid: int) -> None:
+    """See to it that this process ends soon after the one that forked it.
+
+    Flower asks it to end as well, but one that uploads its log to a server that is gone hangs.
+    """
+
+    def watch() -> None:
+        pause = threading.Event()
+        while os.getppid() == nursery_pid:
+            pause.wait(0.5)
+        pause.wait(END_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run_serverapp(common: dict[str, Any]) -> None:
