@@ -201,17 +201,19 @@ def test_what_cannot_be_sent_is_refused():
 
 def test_a_server_whose_rates_change_is_followed_through_its_outage():
     fast, server_bps = RateCurve.constant(1e9), 1e5
-    server = RateCurve.constant(server_bps).cut([(1.0, 100.0)])  # all are under way by then
+    server = RateCurve.constant(server_bps).cut([(3.0, 102.0)])  # all are under way by then
     grids = [
         grid_of(link_of=lambda node: plain_link(up=fast, down=fast), server_egress_bps=egress)
         for egress in (server_bps, server, steps([0, 0.1], [server_bps, server_bps / 2], 0.2))
     ]
     for grid in grids:
-        grid.send_and_receive([train_message(node_id) for node_id in NODES])
+        messages = [train_message(node_id) for node_id in NODES]
+        replies = grid.send_and_receive(messages)
 
     plain_s, cut_s, halved_s = (grid.now_s for grid in grids)
     assert cut_s == pytest.approx(plain_s + 99.0, rel=1e-9)
-    upload_s = COMPUTE_S + 2 * DELAY_MS / 1000
+    trips = 1 + download(messages[0]).round_trips + upload(replies[0]).round_trips
+    upload_s = COMPUTE_S + 2 * trips * DELAY_MS / 1000
     assert halved_s - upload_s == pytest.approx((plain_s - upload_s) / 0.75, rel=0.05)
     with pytest.raises(ConfigError, match="must not be 0 for good"):
         grid_of(server_ingress_bps=steps([0, 5], [1e6, 0]))
