@@ -92,7 +92,11 @@ class ClientReport:
     arrival_s: float | None = None
     """Seconds from the start of the round to the arrival of the reply."""
     downlink_bytes: int = 0
+    """All that went down for this client, answers to its requests included."""
     uplink_bytes: int = 0
+    """All that went up, requests included."""
+    packet_bytes: int = 0
+    """Of ``uplink_bytes``, the coded update itself; 0 unless it was accepted."""
     trials: tuple[CodecTrial, ...] = ()
     """Of the plan's ``trial_codecs``, in their order; empty where the client did not say."""
 

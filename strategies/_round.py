@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from fedsys._flwr_private import CommonContent, same_to
 from fedsys.errors import WireError
 from fedsys.middleware.brief import Summed, summed
-from fedsys.middleware.control import MAX_NORM, RECORD, Control, wrap
+from fedsys.middleware.control import MAX_NORM, RECORD, Control, unwrap, wrap
 from fedsys.middleware.envelope import seal, unsealed_reply
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.middleware.trials import read_trials
@@ -172,6 +172,8 @@ def _take(
         examples = metrics["examples"]
         taking.partial.add(received.update, received.raw, examples=examples, local_steps=steps)
     codec.accept(client.node_id, version)
+    found = unwrap(reply.content)
+    metrics["packet_bytes"] = 0 if found is None else len(found[1])
     return _report(client, sample, sent_s, metrics=metrics)
 
 

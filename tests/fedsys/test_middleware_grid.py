@@ -215,10 +215,11 @@ def test_pushing_and_pulling_by_hand_is_the_same_as_sending(tmp_path):
 def test_bytes_are_saved_and_counted_on_the_network(tmp_path):
     plain = run(tmp_path / "a", coded=False)[2].sent_bytes
     coded = run(tmp_path / "b", uplink="topk(0.01)|int8", downlink="int8")[2].sent_bytes
-    overhead = 2800 * len(NODES) * ROUNDS * 2
 
-    assert (coded[1] - overhead) * 8 < plain[1] - overhead
-    assert (coded[0] - overhead) * 1.5 < plain[0] - overhead
+    # What is left of the uplink is Flower's requests: train and evaluate, 10 a message.
+    assert coded[1] * 4 < plain[1]
+    assert coded[1] < 10_000 * len(NODES) * ROUNDS * 2
+    assert coded[0] * 1.3 < plain[0]
 
 
 @pytest.mark.parametrize("uplink", ["none", "fp16"])
