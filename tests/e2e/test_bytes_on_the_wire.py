@@ -2,59 +2,23 @@
 
 import json
 import re
-import socket
 import textwrap
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.lab import free_port, running_lab, wait_for
+from netem.profiles import link_for
+from netem.proxy.address import Address
+from netem.proxy.server import NodePort, ShapingProxy
+from netem.proxy.thread import ProxyThread
+from tests.e2e.lab import running_lab, wait_for
 
 NODES = 2
 PARAMETERS = 1_500_000
 ROUNDS = 2
 IDLE_UP_BYTES_PER_S = 600
 """Polls and heartbeats of one node without TLS, an upper bound; they are not part of a round."""
-
-
-class Counter:
-    """A relay in front of the SuperLink that counts what passes in each direction."""
-
-    def __init__(self, upstream_port: int) -> None:
-        self.port = free_port()
-        self.up_bytes = 0
-        self.down_bytes = 0
-        self._upstream_port = upstream_port
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", self.port))
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        """Accept no more."""
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self._upstream_port))
-            for way, source, sink in (("up", client, server), ("down", server, client)):
-                threading.Thread(target=self._pump, args=(way, source, sink), daemon=True).start()
-
-    def _pump(self, way: str, source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(65536):
-                with self._lock:
-                    setattr(self, f"{way}_bytes", getattr(self, f"{way}_bytes") + len(data))
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            source.close()
-            sink.close()
 
 
 SERVER = f'''
@@ -154,18 +118,30 @@ def app(tmp_path: Path) -> Path:
 
 
 def test_a_round_costs_on_the_socket_what_is_reported(app, tmp_path):
+    perfect = link_for("perfect", {}, seed=1, node=1)
+    names = [f"node-{number}" for number in range(NODES)]
     with running_lab(tmp_path / "lab") as lab:
-        counters = [Counter(lab.port) for _ in range(NODES)]
-        begun_s = time.monotonic()
-        for node, counter in enumerate(counters):
-            lab.start_supernode(node, NODES, counter.port)
-        wait_for(lambda: all(c.up_bytes > 500 for c in counters), 60, "a node never dialled")
-        printed = lab.run(app, timeout_s=240)
-        seconds = time.monotonic() - begun_s
-        up = sum(counter.up_bytes for counter in counters)
-        down = sum(counter.down_bytes for counter in counters)
-        for counter in counters:
-            counter.close()
+        ports = [
+            NodePort(name=name, link=perfect, listen=Address("127.0.0.1", 0)) for name in names
+        ]
+        proxy = ShapingProxy(Address("127.0.0.1", lab.port), ports, seed=1)
+        with ProxyThread(proxy) as thread:
+
+            def counts():
+                return [thread.call(lambda proxy, name=name: proxy.count(name)) for name in names]
+
+            begun_s = time.monotonic()
+            for number, name in enumerate(names):
+                lab.start_supernode(number, NODES, proxy.ports[name].port)
+            wait_for(
+                lambda: all(count.up.out_bytes > 500 for count in counts()),
+                *(60, "a node never dialled"),
+            )
+            printed = lab.run(app, timeout_s=240)
+            seconds = time.monotonic() - begun_s
+            up = sum(count.up.out_bytes for count in counts())
+            down = sum(count.down.out_bytes for count in counts())
+            lab.stop()
 
     said = json.loads(re.search(r"LEDGER (\{.*\})", printed)[1])
     idle = NODES * IDLE_UP_BYTES_PER_S * seconds
