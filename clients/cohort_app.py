@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from flwr.app import Context, Message
 
 from clients.cohort import Job, Trained, train_cohort
@@ -30,8 +31,11 @@ from fedsys.types import RunConfig
 def warm_up(run_config: RunConfig) -> None:
     """Load the experiment's data, the server's test set too, and build its model.
 
-    Raises ConfigError for data or a device that cannot be used.
+    From here on torch uses one thread in this process: whether clients can be trained as a stack
+    is found out by trying, and must be found out alike everywhere. Raises ConfigError for data or
+    a device that cannot be used.
     """
+    torch.set_num_threads(1)
     text = str(run_config["experiment"])
     place = workplace_for(text)
     autocast(place.experiment.training.precision, place.device)

@@ -22,6 +22,8 @@ from fedsys.engine.serving import Service
 from fedsys.engine.shared import Segment
 from fedsys.errors import FedsysError
 
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
 
 class WorkerDied(FedsysError):
     """Worker processes do not start, or died again and again while they served one message."""
@@ -151,7 +153,7 @@ class Crew:
         self._nursery = self._context.Process(
             target=run_nursery, args=(theirs, self._service), daemon=True
         )
-        with _without_interrupts():
+        with _without_interrupts(), _single_threaded():
             self._nursery.start()
         theirs.close()
 
@@ -187,3 +189,22 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """Numeric libraries loaded by processes started inside use one thread each, from the first on.
+
+    Sums over several threads differ in the last bits from sums over one; and a process that has
+    started threads cannot be forked in good order.
+    """
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

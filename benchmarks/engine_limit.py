@@ -1,0 +1,133 @@
+"""What this machine could reach: training alone, in as many processes, without a federation.
+
+``python -m benchmarks.engine_limit W1 eager|training [--workers 2] [--seconds 4]`` prints seconds
+per round as JSON. ``eager`` is forward, backward and update of one resident batch, as most write
+it; ``training`` is ``train_cohort`` on the work's own clients, a round's share in each process.
+"""
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
+from queue import Queue
+
+import torch
+from torch.nn import functional
+
+from benchmarks.engine_work import Work, works
+from clients.cohort import Job, train_cohort
+from clients.workplace import workplace_for
+from fedsys.config.load import dump_toml
+from fedsys.partial import blocks_of
+
+
+def main() -> None:
+    """Measure and print one line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work")
+    parser.add_argument("kind", choices=("eager", "training"))
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    context = multiprocessing.get_context("spawn")
+    results: Queue[float] = context.Queue()
+    barrier = context.Barrier(options.workers)
+    arguments = (options.work, options.kind, options.seconds, options.set, barrier, results)
+    processes = [
+        context.Process(target=_measure, args=(rank, options.workers, *arguments))
+        for rank in range(options.workers)
+    ]
+    for process in processes:
+        process.start()
+    slowest_s = max(results.get() for _ in processes)
+    for process in processes:
+        process.join()
+    print(json.dumps({"round_s": slowest_s}))
+
+
+def _measure(
+    rank: int,
+    workers: int,
+    name: str,
+    kind: str,
+    seconds: float,
+    settings: list[str],
+    barrier: Barrier,
+    results: "Queue[float]",
+) -> None:
+    torch.set_num_threads(1)
+    work = works()[name]
+    make = _eager if kind == "eager" else _training
+    action = make(work, settings, rank, workers)
+    action()
+    barrier.wait()
+    times, until_s = [], time.perf_counter() + seconds
+    while time.perf_counter() < until_s or len(times) < 3:
+        begin_s = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - begin_s)
+    results.put(statistics.median(times))
+
+
+def _eager(work: Work, settings: list[str], rank: int, workers: int) -> Callable[[], None]:
+    """This process's part of a round's steps on one batch, autograd and in-place SGD.
+
+    """
+    inner = {"W1": "Cnn", "W2": "Mlp"}[work.task]
+    model = _plain_model(inner)
+    x = torch.randn(work.batch, 1, 28, 28)
+    y = torch.randint(0, 10, (work.batch,))
+    parameters = list(model.parameters())
+    mine = work.steps // workers
+
+    def action() -> None:
+        for _ in range(mine):
+            loss = functional.cross_entropy(model(x), y)
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                torch._foreach_add_(parameters, gradients, alpha=-0.05)
+
+    return action
+
+
+def _plain_model(name: str) -> torch.nn.Module:
+    from benchmarks.engine_work import Cnn
+
+    if name == "Cnn":
+        return Cnn()
+    layers = (torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    return torch.nn.Sequential(torch.nn.Flatten(), *layers)
+
+
+def _training(work: Work, settings: list[str], rank: int, workers: int) -> Callable[[], None]:
+    """This process's blocks of a round, from the same weights each time."""
+    place = workplace_for(dump_toml(work.experiment(1, settings)))
+    start = place.weights.save()
+    mine = blocks_of(work.cohort)[rank::workers]
+    turn = 0
+
+    def action() -> None:
+        nonlocal turn
+        turn += 1
+        for block in mine:
+            numbers = range(work.cohort)[block]
+            jobs = [
+                Job(
+                    client=(turn * work.cohort + number) % work.clients,
+                    start=start,
+                    round=turn,
+                    local_steps=work.steps // work.cohort,
+                )
+                for number in numbers
+            ]
+            train_cohort(place, jobs)
+
+    return action
+
+
+if __name__ == "__main__":
+    main()
