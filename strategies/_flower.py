@@ -174,6 +174,11 @@ class RoundBudget(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Add up the updates that arrived and step the global model."""
+        self._step(replies)
+        record = ArrayRecord({name: Array(array) for name, array in self.arrays().items()})
+        return record, None
+
+    def _step(self, replies: Iterable[Message]) -> None:
         if self._plan is None or self._grid is None:
             raise RuntimeError("aggregate_train before configure_train")
         self._outcome = gather(
@@ -191,11 +196,11 @@ class RoundBudget(Strategy):
             step = self._optimizer.step(self._outcome.mean.step())
             self._step_norm = float(np.sqrt(sum_of_squares(step)))
             self._flat = self._flat + step
-            before, mean = self.arrays(), self._outcome.mean.raw()
-            raw = {name: mean.get(name, old).astype(old.dtype) for name, old in before.items()}
-            _, self._raw = self._codec.schema.split(raw)
-        record = ArrayRecord({name: Array(array) for name, array in self.arrays().items()})
-        return record, None
+            mean = self._outcome.mean.raw()
+            if mean:
+                before = self.arrays().items()
+                raw = {name: mean.get(name, old).astype(old.dtype) for name, old in before}
+                _, self._raw = self._codec.schema.split(raw)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -238,7 +243,7 @@ class RoundBudget(Strategy):
             replies = grid.send_and_receive(self._messages, timeout=plan.deadline_s)
         else:
             replies = grid.receive(self._ids, timeout=plan.deadline_s)  # type: ignore[attr-defined]
-        self.aggregate_train(number, replies)
+        self._step(replies)
         if self._outcome is None:
             raise RuntimeError("nothing was gathered")
         down, up = _sent_bytes(grid)

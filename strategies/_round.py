@@ -26,6 +26,10 @@ from strategies._aggregate import Mean
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 MAX_EXAMPLES = 1 << 40
 MAX_FIGURE = 1e30
+_COUNTS = (("num-examples", "examples"), ("local-steps", "local_steps"), ("samples", "samples"))
+_LOSSES = (("train-loss", "train_loss"), ("first-loss", "first_loss"))
+_NORMS = (("update-norm", "update_norm"), ("residual-norm", "residual_norm"), ("nmse", "nmse"))
+"""Metrics of a reply, and what a report calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +184,17 @@ def _take(
 def _metrics(content: RecordDict) -> dict[str, Any]:
     """The figures of a reply, each checked: they come from a stranger."""
     found: dict[str, Any] = {}
-    names = {"num-examples": "examples", "local-steps": "local_steps", "samples": "samples"}
-    record = _record(content, METRICS)
-    for key, name in names.items():
+    record, own = _record(content, METRICS), _record(content, RECORD)
+    for key, name in _COUNTS:
         value = record.get(key, 0)
         if not isinstance(value, int) or not 0 <= value <= MAX_EXAMPLES:
             raise WireError(f"metric '{key}' must be a count, got {str(value)[:40]}")
         found[name] = value
-    own = _record(content, RECORD)
-    floats = {"train-loss": record, "first-loss": record, "update-norm": own}
-    for key, source in (floats | {"residual-norm": own, "nmse": own}).items():
-        figure = source.get(key)
-        usable = isinstance(figure, int | float) and abs(figure) <= MAX_FIGURE
-        found[key.replace("-", "_")] = float(figure) if usable else None  # type: ignore[arg-type]
+    for source, names in ((record, _LOSSES), (own, _NORMS)):
+        for key, name in names:
+            figure = source.get(key)
+            usable = isinstance(figure, float | int) and abs(figure) <= MAX_FIGURE
+            found[name] = float(figure) if usable else None  # type: ignore[arg-type]
     return found
 
 

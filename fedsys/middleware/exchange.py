@@ -168,11 +168,12 @@ def code_update(opened: Opened, trained: F32, raw: bytes, exact: bytes | None = 
     update = trained - model.flat()
     codec = _codec(control.uplink, opened.run_config)
     state = opened.store.load(node).of_size(model.schema.n)
-    base = replace(state, residual=None, pending=None)
     if control.feedback:
         base = state.settled(
             version=opened.version, acked_version=control.acked_version, rule=control.rule
         )
+    else:
+        base = replace(state, residual=None, pending=None)
     residual = control.rule.clipped(base.residual, update)
     norm2 = sum_of_squares(update)
     if codec.stages:

@@ -127,13 +127,15 @@ class ClientStore:
         """
         self._folder = folder
         self._prefix = f"{folder}{os.sep}node-"
+        self._nodes: bool | None = None
         self.shared = shared
         folder.mkdir(parents=True, exist_ok=True)
 
     def load(self, node: int) -> NodeState:
         """The node's state; a new one where there is none or the file cannot be read."""
         path = self._node_path(node)
-        if not os.path.exists(path):  # most simulated nodes have nothing, which is quickly seen
+        # Most simulated nodes have nothing, which is to be seen quickly.
+        if not (self._has_nodes() and os.path.exists(path)):
             return NodeState()
         try:
             with safe_open(path, framework="numpy") as file:
@@ -157,8 +159,16 @@ class ClientStore:
         except (FileNotFoundError, SafetensorError, KeyError, ValueError):
             return NodeState()
 
+    def _has_nodes(self) -> bool:
+        """Whether there was a file of any node when this was first asked, or one was saved."""
+        if self._nodes is None:
+            with os.scandir(self._folder) as entries:
+                self._nodes = any(entry.name.startswith("node-") for entry in entries)
+        return self._nodes
+
     def save(self, node: int, state: NodeState) -> None:
         """Replace the node's state."""
+        self._nodes = True
         arrays: dict[str, Array] = {}
         numbers = {"held": state.held_version, "checksum": state.held_checksum}
         if state.residual is not None:
