@@ -18,7 +18,8 @@ from netem.tcp import SEGMENT_BYTES
 
 AHEAD_S = 0.02
 """How far ahead of the clock parcels are put on the link; saves a wake-up for each of them."""
-PIECE_S = 0.004
+PIECE_S = 0.02
+"""Longest piece on the link; shorter ones follow the rate more finely and cost more wake-ups."""
 MAX_PIECE_BYTES = 1 << 18
 MIN_QUEUE_BYTES = 1 << 15
 QUEUE_S = 0.05
