@@ -74,9 +74,7 @@ def _measure(
 
 
 def _eager(work: Work, settings: list[str], rank: int, workers: int) -> Callable[[], None]:
-    """This process's part of a round's steps on one batch, autograd and in-place SGD.
-
-    """
+    """This process's part of a round's steps on one batch, autograd and in-place SGD."""
     inner = {"W1": "Cnn", "W2": "Mlp"}[work.task]
     model = _plain_model(inner)
     x = torch.randn(work.batch, 1, 28, 28)

@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.memory import tree_pss_mb
@@ -45,7 +46,7 @@ def main() -> None:
         pss.stop()
         files = (folder.path / name for name in ("rounds.jsonl", "model.safetensors"))
         digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-    rounds_s = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    rounds_s = [end - begin for begin, end in pairwise(ends)]
     steady_s = rounds_s[1:] or rounds_s
     print(
         json.dumps(

@@ -161,7 +161,9 @@ class Work:
 def works() -> dict[str, Work]:
     """All of them by name."""
     trace = TRACES / "mahimahi-Verizon-LTE-short"
-    recorded = f'options = {{ up_file = "{trace}.up", down_file = "{trace}.down", delay_ms = 30.0 }}'
+    recorded = (
+        f'options = {{ up_file = "{trace}.up", down_file = "{trace}.down", delay_ms = 30.0 }}'
+    )
     lte = f'{{ link = "trace", {recorded}, server_up_mbps = 10000.0, server_down_mbps = 10000.0 }}'
     if not TRACES.is_dir():
         lte = '{ link = "lte", server_up_mbps = 10000.0, server_down_mbps = 10000.0 }'

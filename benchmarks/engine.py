@@ -1,0 +1,227 @@
+"""Does a simulation run at the speed of the machine? ``python -m benchmarks.engine [--quick]``.
+
+Prints one row a bar. Everything is measured in processes of its own, two workers of one thread
+each, in turns: the limit (forward, backward and update of one resident batch, as most write it),
+training alone, the engine, and peers where they are installed. Speeds are ratios of medians over
+the turns. Exit status 1 when a bar is missed.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine_page import write_page
+from benchmarks.provenance import provenance
+
+ROOT = Path(__file__).parents[1]
+PEERS = ROOT.parent / "shared" / "bench" / "peers"
+CODEC = "codec.uplink='topk(0.05)|int8'"
+AS_WRITTEN = "training.fast_conv='off'"
+MB = 1e6
+MILLION_DATA_MB = 2_000_000 * (64 + 8) / MB
+"""Pixels and labels of two million digits."""
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One bar: ``measured`` must not exceed ``bound``, or fall short of it where ``at_least``."""
+
+    name: str
+    bound: float
+    measured: float
+    at_least: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the bar is reached."""
+        return self.measured >= self.bound if self.at_least else self.measured <= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A script of ``../shared/bench/peers``."""
+
+    script: str
+    arguments: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    """Modules that it imports beside torch and numpy."""
+
+
+PEER_RUNS = {
+    "plain loop, 2 processes": Peer("plain.py", ("--procs", "2")),
+    "plain loop, own SGD, 2 processes": Peer("plain.py", ("--procs", "2", "--opt", "manual")),
+    "stacked products, 2 processes": Peer("stacked.py", ("--kind", "bmm", "--procs", "2")),
+    "Flower with Ray": Peer("flower_sim.py", (), ("ray",)),
+    "pfl": Peer("pfl_sim.py", (), ("pfl",)),
+    "BlazeFL": Peer("blaze_sim.py", (), ("blazefl",)),
+}
+_ONLY_W2 = {"stacked products, 2 processes"}
+
+
+class Bench:
+    """Runs programs, one after the other, and keeps what they measured."""
+
+    def __init__(self, quick: bool) -> None:
+        self.quick = quick
+        self.round_s: dict[tuple[str, str], list[float]] = defaultdict(list)
+        """(work, what) to the median round of each turn."""
+        self.starts_s: list[float] = []
+        self.skipped: dict[str, str] = {}
+
+    def engine(
+        self, work: str, rounds: int, *settings: str, workers: int = 2, pss: bool = False
+    ) -> Found:
+        """One simulation; its figures."""
+        options = [f"--workers={workers}", f"--rounds={rounds}", *(["--pss"] if pss else [])]
+        for setting in settings:
+            options += ["--set", setting]
+        return _run([sys.executable, "-m", "benchmarks.engine_run", work, *options])
+
+    def turn(self, work: str, rounds: int, seconds: float, variants: dict[str, list[str]]) -> None:
+        """Limit, training alone, and each variant of the engine once."""
+        for kind in ("eager", "training"):
+            command = [sys.executable, "-m", "benchmarks.engine_limit", work, kind]
+            found = _run([*command, f"--seconds={seconds}"])
+            self.round_s[work, kind].append(found["round_s"])
+        for name, settings in variants.items():
+            found = self.engine(work, rounds, *settings)
+            self.round_s[work, name].append(found["round_s"])
+            self.starts_s.append(found["start_s"])
+
+    def peers(self, work: str, rounds: int) -> None:
+        """Each peer once, or the reason why not."""
+        for name, peer in PEER_RUNS.items():
+            why = "only for W2" if work != "W2" and name in _ONLY_W2 else _why_not(peer)
+            if why:
+                self.skipped[name if why != "only for W2" else f"{name}, {work}"] = why
+                continue
+            command = [sys.executable, peer.script, work.lower(), *peer.arguments]
+            environment = os.environ | {"ROUNDS": str(rounds), "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(
+                command, cwd=PEERS, env=environment, capture_output=True, text=True, check=False
+            )
+            line = next((x for x in done.stdout.splitlines() if x.startswith("RESULT ")), None)
+            if line is None:
+                self.skipped[f"{name}, {work}"] = (done.stderr.strip().splitlines() or ["?"])[-1]
+                continue
+            result = json.loads(line.removeprefix("RESULT "))
+            self.round_s[work, name].append(result["steady_s"] / result["rounds"])
+
+    def median_s(self, work: str, what: str) -> float:
+        """Over the turns."""
+        return statistics.median(self.round_s[work, what])
+
+
+def speed_rows(bench: Bench) -> Iterator[Row]:
+    """W1 and W2 against the limit and against training alone."""
+    turns, seconds = (1, 1.5) if bench.quick else (5, 5.0)
+    rounds = {"W1": 2, "W2": 40} if bench.quick else {"W1": 5, "W2": 100}
+    w1 = {"engine": []} if bench.quick else {"engine": [], "as written": [AS_WRITTEN]}
+    w1 |= {} if bench.quick else {"codec": [CODEC]}
+    for _ in range(turns):
+        bench.turn("W2", rounds["W2"], seconds, {"engine": []})
+        bench.turn("W1", rounds["W1"], seconds, w1)
+        if not bench.quick:
+            bench.peers("W2", 20)
+            bench.peers("W1", 2)
+    for work, what, bound in (
+        ("W1", "as written", 0.95),
+        ("W1", "engine", 1.4),
+        ("W2", "engine", 1.5),
+    ):
+        if (work, what) in bench.round_s:
+            speed = bench.median_s(work, "eager") / bench.median_s(work, what)
+            yield Row(f"{work}, {what}: speed over the eager limit", bound, speed, at_least=True)
+    if ("W1", "codec") in bench.round_s:
+        ratio = bench.median_s("W1", "codec") / bench.median_s("W1", "training")
+        yield Row("W1, topk(0.05)|int8 and error feedback: cost around training", 0.05, ratio - 1)
+    extra_s = bench.median_s("W2", "engine") - bench.median_s("W2", "training")
+    yield Row("W2: cost around training, ms a client", 0.3, 1e3 * extra_s / 50)
+    yield Row("start-up, s", 3.0, statistics.median(bench.starts_s))
+
+
+def other_rows(bench: Bench) -> Iterator[Row]:
+    """Equality, virtual time and memory."""
+    runs = [bench.engine("W2", 3, workers=workers) for workers in (1, 2, 4)]
+    runs.append(bench.engine("W2", 3, "engine.batch=false"))
+    digests = {run["digest"] for run in runs}
+    yield Row("W2: different results of 1, 2 and 4 workers and of single messages", 1, len(digests))
+    found = bench.engine("W3", 4 if bench.quick else 12, pss=bench.quick)
+    rate = 1000 / found["round_s"]
+    yield Row("W3, 10,000 clients on LTE: client rounds a second", 2000, rate, at_least=True)
+    if bench.quick:
+        return
+    memory = bench.engine("W1", 3, pss=True)["pss_mb"]
+    yield Row("W1: memory of all processes, MB", 700, max(memory))
+    few = bench.engine("million", 3, "partition.clients=10000", pss=True)["pss_mb"]
+    many = bench.engine("million", 3, pss=True)["pss_mb"]
+    above = max(many) - MILLION_DATA_MB
+    yield Row("1,000,000 clients: memory above the data, MB", 1000, above)
+    yield Row("1,000,000 clients: memory over that of 10,000", 1.25, max(many) / max(few))
+    samples = bench.engine("W2", 1000, pss=True)["pss_mb"]
+    early, late = samples[len(samples) // 4], statistics.median(samples[-5:])
+    yield Row("W2: memory after 1,000 rounds over that after 250", 1.05, late / early)
+
+
+def _why_not(peer: Peer) -> str:
+    if not (PEERS / peer.script).is_file():
+        return "its script is not here"
+    for module in peer.needs:
+        found = subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True)
+        if found.returncode:
+            return f"{module} is not installed"
+    return ""
+
+
+def _run(command: list[str]) -> Found:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stderr}")
+    found: Found = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    """Run everything, print the table, and say whether all bars are reached."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer works, within a minute")
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--page", type=Path, help="write them as Markdown here")
+    options = parser.parse_args()
+    bench = Bench(options.quick)
+    rows = []
+    for row in [*speed_rows(bench), *other_rows(bench)]:
+        rows.append(row)
+        bound = f"{'>=' if row.at_least else '<='} {row.bound:.4g}"
+        print(f"{'ok  ' if row.ok else 'MISS'} {row.name:72s} {row.measured:10.4g} {bound}")
+    for name, why in bench.skipped.items():
+        print(f"     {name}: skipped, {why}")
+    medians = {f"{work}, {what}": bench.median_s(work, what) for work, what in bench.round_s}
+    for name, round_s in medians.items():
+        print(f"     {name:40s} {1e3 * round_s:10.2f} ms a round")
+    found = {
+        "source": provenance(),
+        "load": os.getloadavg()[0],
+        "rows": [asdict(row) | {"measured": float(row.measured), "ok": row.ok} for row in rows],
+        "round_s": medians,
+        "skipped": bench.skipped,
+    }
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    if options.page:
+        write_page(options.page, found)
+    return 0 if all(row.ok for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
