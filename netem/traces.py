@@ -18,6 +18,7 @@ MAHIMAHI_PACKET_BITS = 12000.0
 """One line of a Mahimahi trace lets one packet of 1500 bytes leave."""
 
 
+@functools.lru_cache(maxsize=256)
 def guess_format(path: str) -> Literal["mahimahi", "mbps", "csv"]:
     """The format of the file, from its first line that is not empty."""
     line = next((line for line in _lines(path) if line.strip()), "")
