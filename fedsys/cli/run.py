@@ -15,6 +15,7 @@ from fedsys.cli.saving import Saving
 from fedsys.codecs._chain import parse
 from fedsys.config.load import dump_toml
 from fedsys.config.schema import Experiment
+from fedsys.engine.garbage import rare_collections
 from fedsys.engine.pool import Pool
 from fedsys.errors import ConfigError
 from fedsys.nodes import NodeCounts
@@ -135,12 +136,13 @@ def _run(
             overlap=experiment.engine.overlap,
             stop=stop,
         )
-        for record in strategy.rounds(grid, Ahead(evaluate, saving.may_go_on)):
-            saving.after(record)
-            if on_round is not None:
-                on_round(record)
-            if saving.is_stopping and not strategy.stopped_by:
-                return RunResult(INTERRUPTED, folder.records(), "")
+        with rare_collections():
+            for record in strategy.rounds(grid, Ahead(evaluate, saving.may_go_on)):
+                saving.after(record)
+                if on_round is not None:
+                    on_round(record)
+                if saving.is_stopping and not strategy.stopped_by:
+                    return RunResult(INTERRUPTED, folder.records(), "")
     model_sha256 = folder.save_model(strategy.arrays())
     return RunResult(strategy.stopped_by, folder.records(), model_sha256)
 

@@ -6,7 +6,6 @@ same state, also the one that replaces a dead one.
 """
 
 import contextlib
-import gc
 import os
 import pickle
 import signal
@@ -18,6 +17,7 @@ from multiprocessing.reduction import recv_handle
 from threadpoolctl import threadpool_limits
 
 from fedsys.clock import WallClock
+from fedsys.engine.garbage import rare_collections
 from fedsys.engine.serving import Service
 from fedsys.engine.shared import View, load
 from fedsys.errors import FedsysError
@@ -45,8 +45,11 @@ def run_nursery(control: Connection, service: Service) -> None:
     # Sums over several threads differ in the last bits from sums over one.
     threadpool_limits(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no child becomes a zombie
-    gc.collect()
-    gc.freeze()  # or the first collection in a worker would copy every page
+    with rare_collections():  # or the first one in a worker would copy every page
+        _fork_workers(control, service)
+
+
+def _fork_workers(control: Connection, service: Service) -> None:
     control.send(READY)
     while True:
         try:
