@@ -13,12 +13,13 @@ import torch
 from flwr.app import Context, Message
 
 from clients.cohort import Job, Trained, train_cohort
-from clients.device import autocast
+from clients.device import autocast, choose_device
 from clients.server_side import server_task_for
 from clients.session import METRICS, client_of, figures_of, job_for, workplace_of
 from clients.train import Diverged
 from clients.weights import Weights
 from clients.workplace import Workplace, workplace_for
+from fedsys.config.load import parse_experiment
 from fedsys.middleware.brief import Brief, Briefs
 from fedsys.middleware.control import RECORD
 from fedsys.middleware.exchange import Opened, code_update, open_packet
@@ -32,14 +33,18 @@ def warm_up(run_config: RunConfig) -> None:
     """Load the experiment's data, the server's test set too, and build its model.
 
     From here on torch uses one thread in this process: whether clients can be trained as a stack
-    is found out by trying, and must be found out alike everywhere. Raises ConfigError for data or
-    a device that cannot be used.
+    is found out by trying, and must be found out alike everywhere. A GPU is left alone, because
+    processes forked from one that has used it could not. Raises ConfigError for data or a device
+    that cannot be used.
     """
     torch.set_num_threads(1)
     text = str(run_config["experiment"])
-    place = workplace_for(text)
-    autocast(place.experiment.training.precision, place.device)
+    training = parse_experiment(text, where="run config").training
     server_task_for(text)
+    device = choose_device(training.device)
+    if device.type == "cpu":
+        autocast(training.precision, device)
+        workplace_for(text)
 
 
 def serve(

@@ -7,13 +7,14 @@ back to the caller.
 import multiprocessing
 import os
 import pickle
+import selectors
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
 
@@ -22,7 +23,16 @@ from fedsys.engine.serving import Service
 from fedsys.engine.shared import Segment
 from fedsys.errors import FedsysError
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_ENVIRONMENT = {
+    # Sums over several threads differ in the last bits from sums over one, and a process that has
+    # started threads cannot be forked in good order.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    # Nor one in which torch has asked CUDA itself whether there is a GPU.
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""What numeric libraries in the nursery and its workers read when they are loaded."""
 
 
 class WorkerDied(FedsysError):
@@ -54,6 +64,7 @@ class Crew:
         self._service = service
         self._count = count
         self.workers: list[Worker] = []
+        self._selector = selectors.DefaultSelector()
         self._context = multiprocessing.get_context("spawn")
         self._open_nursery()
 
@@ -87,6 +98,7 @@ class Crew:
                 self._open_nursery()
             else:
                 self.workers.append(Worker(ours, pid))
+                self._selector.register(ours, selectors.EVENT_READ, self.workers[-1])
                 return
 
     def post(
@@ -120,16 +132,16 @@ class Crew:
 
         The dead are no longer among ``workers``.
         """
-        by_connection = {worker.connection: worker for worker in self.workers}
         answers: list[Event] = []
         dead: list[Worker] = []
-        for connection in wait(list(by_connection), timeout_s):
-            worker = by_connection[connection]  # type: ignore[index]
+        for ready, _ in self._selector.select(timeout_s):
+            worker: Worker = ready.data
             try:
                 key, (is_well, outcome) = pickle.loads(worker.connection.recv_bytes())
                 worker.jobs.remove(key)
                 answers.append((worker, key, is_well, outcome))
             except (EOFError, OSError, pickle.UnpicklingError):
+                self._selector.unregister(worker.connection)
                 worker.connection.close()
                 self.workers.remove(worker)
                 dead.append(worker)
@@ -144,6 +156,7 @@ class Crew:
             _hang_up(worker.connection)
             worker.connection.close()
         self.workers.clear()
+        self._selector.close()
         self._control.close()
         self._nursery.join()
 
@@ -153,7 +166,7 @@ class Crew:
         self._nursery = self._context.Process(
             target=run_nursery, args=(theirs, self._service), daemon=True
         )
-        with _without_interrupts(), _single_threaded():
+        with _without_interrupts(), _forkable():
             self._nursery.start()
         theirs.close()
 
@@ -192,14 +205,10 @@ def _without_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def _single_threaded() -> Iterator[None]:
-    """Numeric libraries loaded by processes started inside use one thread each, from the first on.
-
-    Sums over several threads differ in the last bits from sums over one; and a process that has
-    started threads cannot be forked in good order.
-    """
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+def _forkable() -> Iterator[None]:
+    """Processes started inside have the environment that the nursery needs."""
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ.update(_ENVIRONMENT)
     try:
         yield
     finally:
