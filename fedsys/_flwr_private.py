@@ -23,6 +23,7 @@ __all__ = [
     "array_of",
     "copy_message",
     "error_instead",
+    "message_with",
     "records_of",
     "reply_to",
     "same_to",
@@ -82,7 +83,7 @@ def copy_message(message: Message, *, own: bool = False) -> Message:
     internal form of the constructor.
     """
     if not message.has_error() and isinstance(message.content, CommonContent) and not own:
-        return _message(dict(message.metadata.__dict__), message.content)
+        return message_with(dict(message.metadata.__dict__), message.content)
     metadata = copy.copy(message.metadata)
     if message.has_error():
         return Message(error=message.error, metadata=metadata)  # type: ignore[call-overload,no-any-return]
@@ -109,7 +110,7 @@ def records_of(
 
 def same_to(message: Message, node_id: int, content: RecordDict) -> Message:
     """What ``Message`` would make for another node and content, without its checks."""
-    return _message(message.metadata.__dict__ | {"_dst_node_id": node_id}, content)
+    return message_with(message.metadata.__dict__ | {"_dst_node_id": node_id}, content)
 
 
 def array_of(kind: type[_Array], data: bytes, stype: str) -> _Array:
@@ -122,7 +123,7 @@ def array_of(kind: type[_Array], data: bytes, stype: str) -> _Array:
 def reply_to(request: Message, content: RecordDict) -> Message:
     """A reply to ``request`` as its receiver would make it, created when the request was."""
     asked = request.metadata.__dict__
-    return _message(
+    return message_with(
         asked
         | {
             "_message_id": "",
@@ -149,7 +150,8 @@ _CHECKS = {
 }
 
 
-def _message(metadata: dict[str, Any], content: RecordDict) -> Message:
+def message_with(metadata: dict[str, Any], content: RecordDict) -> Message:
+    """A message of these parts; ``metadata`` as its ``__dict__`` has it."""
     message, about = Message.__new__(Message), Metadata.__new__(Metadata)
     about.__dict__.update(metadata)
     message.__dict__.update(_metadata=about, _content=content, _error=None)

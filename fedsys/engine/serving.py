@@ -8,7 +8,12 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 
-from fedsys._flwr_private import CLIENT_APP_RAISED_EXCEPTION, copy_message, set_task_identity
+from fedsys._flwr_private import (
+    CLIENT_APP_RAISED_EXCEPTION,
+    copy_message,
+    message_with,
+    set_task_identity,
+)
 from fedsys.middleware.brief import Briefs
 from fedsys.types import NodeConfig, RunConfig
 
@@ -38,6 +43,20 @@ class Block:
     """Whether the app's way of serving several at once may be used."""
     sums: bool | None = None
     """Whether the updates of a sum are divided by local steps first; None asks for no sum."""
+
+    def __reduce__(self) -> Any:
+        """Pickled by columns: messages of a round differ in little more than their node."""
+        messages = [order.message for order in self.orders]
+        if not all(message.has_content() for message in messages):
+            return Block, (list(self.orders), self.together, self.sums)
+        return _block_of, (
+            _columns([message.metadata.__dict__ for message in messages]),
+            [message.content for message in messages],
+            _columns([order.node_config for order in self.orders]),
+            [order.state for order in self.orders],
+            self.together,
+            self.sums,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +132,43 @@ class Service:
             state=RecordDict() if order.state is None else order.state,
             run_config=dict(self.run_config),
         )
+
+
+def _block_of(
+    metadata: "_Columns",
+    contents: list[RecordDict],
+    node_configs: "_Columns",
+    states: list[RecordDict | None],
+    together: bool,
+    sums: bool | None,
+) -> Block:
+    messages = map(message_with, _rows(metadata), contents)
+    orders = map(Order, messages, _rows(node_configs), states)
+    return Block(list(orders), together, sums)
+
+
+_Columns = tuple[int, dict[str, Any], dict[str, list[Any]], list[dict[str, Any]]]
+"""Number of rows, what all have in common, the values of the rest; or the rows as they are."""
+
+
+def _columns(rows: Sequence[dict[str, Any]]) -> _Columns:
+    first = rows[0]
+    if any(row.keys() != first.keys() for row in rows):
+        return 0, {}, {}, list(rows)
+    common: dict[str, Any] = {}
+    own: dict[str, list[Any]] = {}
+    for key, value in first.items():
+        values = [row[key] for row in rows]
+        if all(one is value or (one == value and type(one) is type(value)) for one in values):
+            common[key] = value
+        else:
+            own[key] = values
+    return len(rows), common, own, []
+
+
+def _rows(columns: _Columns) -> list[dict[str, Any]]:
+    count, common, own, rows = columns
+    return rows or [common | {key: own[key][at] for key in own} for at in range(count)]
 
 
 def named(name: str) -> Callable[..., Any]:

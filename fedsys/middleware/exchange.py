@@ -5,6 +5,7 @@ it leaves is kept. The mod does this for one message of a Flower app, a simulati
 """
 
 import contextlib
+import math
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -73,7 +74,13 @@ class Coded:
     def packet_bytes(self, opened: Opened, raw: bytes) -> int:
         """The length of that, without making it."""
         body_bytes = len(self.body) if isinstance(self.body, bytes) else self.body.nbytes
-        return packed_bytes(_packet(self.codec, opened, raw, b"")) + body_bytes
+        return body_bytes + _bytes_around(
+            self.codec.spec,
+            opened.model.schema.digest,
+            opened.version,
+            opened.model.schema.n,
+            len(raw),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,8 @@ def code_update(opened: Opened, trained: F32, raw: bytes, exact: bytes | None = 
     control, model, node = opened.control, opened.model, opened.node
     update = trained - model.flat()
     codec = _codec(control.uplink, opened.run_config)
+    if not (codec.stages or control.trials or opened.store.remembers(node)):
+        return _as_it_is(codec, trained if exact is None else exact, update)
     state = opened.store.load(node).of_size(model.schema.n)
     if control.feedback:
         base = state.settled(
@@ -182,10 +191,9 @@ def code_update(opened: Opened, trained: F32, raw: bytes, exact: bytes | None = 
         decoded, left = coded.decoded, coded.residual
         made = _Made(coded.body, decoded, decoded.norm2(), coded.compensated, left, coded.nmse)
     elif residual is None:
-        if not np.isfinite(norm2):
-            check_finite(update)
         body = trained if exact is None else exact
-        made = _Made(body, Dense(update), norm2, update, None, 0.0)
+        plain = _as_it_is(codec, body, update)
+        made = _Made(body, plain.update, norm2, update, None, 0.0)
     else:
         made = _add_residual(model, update, residual, raw)
     if control.feedback and (codec.stages or base.residual is not None):
@@ -205,6 +213,19 @@ def code_update(opened: Opened, trained: F32, raw: bytes, exact: bytes | None = 
     return Coded(codec, made.body, made.decoded, made.norm2, figures)
 
 
+def _as_it_is(codec: Codec, body: bytes | F32, update: F32) -> Coded:
+    """Codec ``none`` at a node that has nothing to add."""
+    norm2 = sum_of_squares(update)
+    if not math.isfinite(norm2):
+        check_finite(update)
+    figures: dict[str, int | float | list[float]] = {
+        "update-norm": math.sqrt(norm2),
+        "residual-norm": 0.0,
+        "nmse": 0.0,
+    }
+    return Coded(codec, body, Dense(update), norm2, figures)
+
+
 def _add_residual(model: HeldModel, update: F32, residual: F32, raw: bytes) -> _Made:
     """Codec ``none`` with what earlier codecs left added: rounded to the tensors' dtypes."""
     schema, before = model.schema, model.flat()
@@ -217,16 +238,27 @@ def _add_residual(model: HeldModel, update: F32, residual: F32, raw: bytes) -> _
 
 
 def _packet(codec: Codec, opened: Opened, raw: bytes, body: bytes) -> Packet:
+    schema = opened.model.schema
+    return _packet_of(codec.spec, schema.digest, opened.version, schema.n, raw, body)
+
+
+def _packet_of(spec: str, digest: bytes, version: int, n: int, raw: bytes, body: bytes) -> Packet:
     return Packet(
         kind=Kind.UPDATE,
-        spec=codec.spec,
-        schema_digest=opened.model.schema.digest,
-        base_version=opened.version,
-        version=opened.version,
-        n=opened.model.schema.n,
+        spec=spec,
+        schema_digest=digest,
+        base_version=version,
+        version=version,
+        n=n,
         body=body,
         raw=raw,
     )
+
+
+@lru_cache(maxsize=64)
+def _bytes_around(spec: str, digest: bytes, version: int, n: int, raw_bytes: int) -> int:
+    """Length of a packet without its body."""
+    return packed_bytes(_packet_of(spec, digest, version, n, bytes(raw_bytes), b""))
 
 
 def _codec(spec: str, run_config: RunConfig) -> Codec:

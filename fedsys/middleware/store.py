@@ -133,12 +133,10 @@ class ClientStore:
 
     def load(self, node: int) -> NodeState:
         """The node's state; a new one where there is none or the file cannot be read."""
-        path = self._node_path(node)
-        # Most simulated nodes have nothing, which is to be seen quickly.
-        if not (self._has_nodes() and os.path.exists(path)):
+        if not self.remembers(node):
             return NodeState()
         try:
-            with safe_open(path, framework="numpy") as file:
+            with safe_open(self._node_path(node), framework="numpy") as file:
                 numbers = {key: int(value) for key, value in (file.metadata() or {}).items()}
                 arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             if not all(a.dtype == np.float32 and all_finite(a) for a in arrays.values()):
@@ -159,12 +157,15 @@ class ClientStore:
         except (FileNotFoundError, SafetensorError, KeyError, ValueError):
             return NodeState()
 
-    def _has_nodes(self) -> bool:
-        """Whether there was a file of any node when this was first asked, or one was saved."""
+    def remembers(self, node: int) -> bool:
+        """Whether there is a file of the node; most simulated nodes have none, which is seen fast.
+
+        A folder without any file of a node is looked at once, until one is saved from here.
+        """
         if self._nodes is None:
             with os.scandir(self._folder) as entries:
                 self._nodes = any(entry.name.startswith("node-") for entry in entries)
-        return self._nodes
+        return self._nodes and os.path.exists(self._node_path(node))
 
     def save(self, node: int, state: NodeState) -> None:
         """Replace the node's state."""
