@@ -71,8 +71,9 @@ _ONLY_W2 = {"stacked products, 2 processes"}
 class Bench:
     """Runs programs, one after the other, and keeps what they measured."""
 
-    def __init__(self, quick: bool) -> None:
+    def __init__(self, quick: bool, turns: int) -> None:
         self.quick = quick
+        self.turns = turns
         self.round_s: dict[tuple[str, str], list[float]] = defaultdict(list)
         """(work, what) to the median round of each turn."""
         self.starts_s: list[float] = []
@@ -124,11 +125,11 @@ class Bench:
 
 def speed_rows(bench: Bench) -> Iterator[Row]:
     """W1 and W2 against the limit and against training alone."""
-    turns, seconds = (1, 1.0) if bench.quick else (5, 5.0)
+    seconds = 1.0 if bench.quick else 5.0
     rounds = {"W1": 2, "W2": 40} if bench.quick else {"W1": 5, "W2": 100}
     w1 = {"engine": []} if bench.quick else {"engine": [], "as written": [AS_WRITTEN]}
     w1 |= {} if bench.quick else {"codec": [CODEC]}
-    for _ in range(turns):
+    for _ in range(bench.turns):
         bench.turn("W2", rounds["W2"], seconds, {"engine": []})
         bench.turn("W1", rounds["W1"], seconds, w1)
         if not bench.quick:
@@ -197,10 +198,11 @@ def main() -> int:
     """Run everything, print the table, and say whether all bars are reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer works, within a minute")
+    parser.add_argument("--turns", type=int, default=5, help="of speeds, unless --quick")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--page", type=Path, help="write them as Markdown here")
     options = parser.parse_args()
-    bench = Bench(options.quick)
+    bench = Bench(options.quick, 1 if options.quick else options.turns)
     rows = []
     for row in [*speed_rows(bench), *other_rows(bench)]:
         rows.append(row)
