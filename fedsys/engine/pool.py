@@ -199,6 +199,7 @@ class Pool:
             else:
                 task.outcome.set_exception(CallFailed(outcome))
         elif not is_well:
+            self._forget(task)
             for reply in task.replies:
                 reply.set_exception(CallFailed(outcome))
         elif isinstance(outcome, Briefs):
@@ -218,12 +219,13 @@ class Pool:
 
     def _sum_of(self, messages: Sequence[Message], places: Sequence[int]) -> Partial:
         """The sum of those of a block's messages; each client does again what it did before."""
-        replies = [Reply(self.pump, messages[place]) for place in places]
-        self._begin([Task(replies=replies, together=True)])
-        stand_in = summed(replies[0].result())
-        if stand_in is None:
-            raise CallFailed("clients that were summed before cannot be summed again")
-        return stand_in.block.partial
+        for _ in range(ATTEMPTS):  # a worker that dies of it leaves single messages, no sum
+            replies = [Reply(self.pump, messages[place]) for place in places]
+            self._begin([Task(replies=replies, together=True)])
+            stand_in = summed(replies[0].result())
+            if stand_in is not None:
+                return stand_in.block.partial
+        raise CallFailed("clients that were summed before cannot be summed again")
 
     def _again(self, worker: Worker) -> None:
         """Give a dead worker's jobs to others: the one it was at in single messages.

@@ -13,6 +13,8 @@ from clients import cohort_app
 from fedsys.cli.run import run_experiment
 from fedsys.config.load import parse_experiment
 from fedsys.engine.pool import Pool
+from fedsys.engine.serving import Call
+from fedsys.engine.tasks import Pumped, Task
 from fedsys.telemetry.runfolder import RunFolder
 
 BASE = """
@@ -122,6 +124,31 @@ def test_a_worker_killed_while_it_serves_a_block_changes_nothing(tmp_path, diges
     assert killed
     assert tuple(hashlib.sha256(f.read_bytes()).hexdigest() for f in files) == digest(
         "plain", True, 1
+    )
+
+
+def test_a_worker_killed_while_it_sums_anew_changes_nothing(tmp_path, digest):
+    text = f"{BASE}{VARIANTS['dropout']}"
+    experiment = parse_experiment(text, where="test")
+    folder = RunFolder.create(tmp_path / "run", experiment, resume=False)
+    sum_of, killed = Pool._sum_of, []
+
+    def sum_and_kill(self, messages, places):
+        if not killed:
+            killed.extend(worker.pid for worker in self._crew.workers)
+            self._begin([Task(call=Call("time:sleep", (0.2,)), outcome=Pumped(self.pump))])
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+        return sum_of(self, messages, places)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pool, "_sum_of", sum_and_kill)
+        run_experiment(experiment, folder, workers=2)
+
+    files = [Path(tmp_path / "run" / name) for name in ("rounds.jsonl", "model.safetensors")]
+    assert killed
+    assert tuple(hashlib.sha256(f.read_bytes()).hexdigest() for f in files) == digest(
+        "dropout", True, 1
     )
 
 
