@@ -5,8 +5,6 @@ numpy.copyto or torch.topk within this run, on one core, so they carry over betw
 Exit status 1 when a bar is missed. ``--page`` writes docs/benchmarks/codecs.md.
 """
 
-import argparse
-import json
 import sys
 import time
 import tracemalloc
@@ -19,6 +17,7 @@ import numpy as np
 import torch
 from scipy.special import gammaln
 
+from benchmarks.bars import Bar, finish, parser_for
 from benchmarks.codecs_page import write_page
 from benchmarks.peer_codecs import PEERS, SKIPPED
 from benchmarks.provenance import provenance
@@ -41,22 +40,6 @@ PUBLISHED = {
     **{f"eden({bits})": error / (1 - error) for bits, error in enumerate(LLOYD_MAX, 1)},
 }
 """NMSE on Gaussian values: measured tables, and what DRIVE and EDEN prove of themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One bar: ``measured`` must not exceed ``bound``, or fall short of it where ``at_least``."""
-
-    name: str
-    bound: float
-    measured: float
-    at_least: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """Whether the bar is reached."""
-        reached = self.measured >= self.bound if self.at_least else self.measured <= self.bound
-        return bool(reached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +86,29 @@ def within(bits: float, x: np.ndarray) -> tuple[str, float, float]:
     return spec, own_bits, nmse
 
 
-def index_rows(n: int) -> Iterator[Row]:
+def index_rows(n: int) -> Iterator[Bar]:
     """Bytes of index sets over their entropy."""
     for fraction in (0.1, 0.03, 0.01, 0.001):
         k = int(fraction * n)
         index = np.sort(rng_for(3).choice(n, k, replace=False))
         entropy = (gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)) / np.log(2) / 8
-        yield Row(
+        yield Bar(
             f"index bytes / entropy, density {fraction}",
             1.02,
             len(encode_index(index, n)) / entropy,
         )
 
 
-def quality_rows(data: dict[str, np.ndarray]) -> Iterator[Row]:
+def quality_rows(data: dict[str, np.ndarray]) -> Iterator[Bar]:
     """ecq against the rate-distortion bound, topk, and the table it has to beat."""
     for bits in BITS:
         rate, nmse = measure(f"ecq({bits})", data["gauss"])
-        yield Row(f"ecq({bits:g}) bits over Gaussian bound", 0.3, rate - 0.5 * np.log2(1 / nmse))
+        yield Bar(f"ecq({bits:g}) bits over Gaussian bound", 0.3, rate - 0.5 * np.log2(1 / nmse))
     for kind, x in data.items():
         for fraction in (0.1, 0.03, 0.01):
             rate, nmse = measure(f"topk({fraction})|int8", x)
             _, own_rate, own = within(rate, x)
-            yield Row(
+            yield Bar(
                 f"ecq / topk({fraction})|int8 NMSE at {own_rate / rate:.3f} bytes, {kind}",
                 1.0,
                 own / nmse,
@@ -135,9 +118,9 @@ def quality_rows(data: dict[str, np.ndarray]) -> Iterator[Row]:
             x = data[kind]
             rate, nmse = plain_uniform(x, step * float(x.std()))
             name = f"ecq({rate:.4f}) / uniform quantizer at {step} sd at its entropy, NMSE, {kind}"
-            yield Row(name, 1.01, measure(f"ecq({rate:.4f})", x)[1] / nmse)
+            yield Bar(name, 1.01, measure(f"ecq({rate:.4f})", x)[1] / nmse)
     for spec, nmse in PUBLISHED.items():
-        yield Row(f"{spec} NMSE, gauss", nmse * 1.01, measure(spec, data["gauss"])[1])
+        yield Bar(f"{spec} NMSE, gauss", nmse * 1.01, measure(spec, data["gauss"])[1])
 
 
 def plain_uniform(x: np.ndarray, step: float) -> tuple[float, float]:
@@ -158,7 +141,7 @@ def peer_pairs(data: dict[str, np.ndarray]) -> Iterator[Pair]:
             yield Pair(kind, name, bits, nmse, *within(bits, x))
 
 
-def peer_rows(pairs: list[Pair]) -> Iterator[Row]:
+def peer_rows(pairs: list[Pair]) -> Iterator[Bar]:
     """Ours has no more error than any peer that loses something, at no more bytes.
 
     A half is a half, up to the rounding of NMSE. A compressor behind int8 profits from scales
@@ -168,7 +151,7 @@ def peer_rows(pairs: list[Pair]) -> Iterator[Row]:
         if pair.peer_nmse:
             name = f"{pair.own} / {pair.peer} at {pair.peer_bits:.2f} bits: NMSE, {pair.data}"
             exempt = 1.01 if pair.own == "fp16" else 1.05 if pair.peer.startswith("int8") else 1.0
-            yield Row(name, exempt, pair.own_nmse / pair.peer_nmse)
+            yield Bar(name, exempt, pair.own_nmse / pair.peer_nmse)
 
 
 def best_s(action: Callable[[], object], repeats: int) -> float:
@@ -196,7 +179,7 @@ def time_ratio(action: Callable[[], object], unit: Callable[[], object], repeats
     return min(a for a, _ in pairs) / min(u for _, u in pairs)
 
 
-def speed_rows(n: int, repeats: int) -> Iterator[Row]:
+def speed_rows(n: int, repeats: int) -> Iterator[Bar]:
     """Encode and decode-add against copying or selecting the same array."""
     torch.set_num_threads(1)
     x = draw("gauss", n)
@@ -212,21 +195,21 @@ def speed_rows(n: int, repeats: int) -> Iterator[Row]:
     bodies = {spec: encode(spec) for spec in ("int8", "topk(0.01)|int8", "ecq(1)")}
     copying = partial(np.copyto, copy, x)
     ratio = time_ratio(partial(encode, "int8"), copying, 2 * repeats)
-    yield Row("int8 encode / copyto time", 6, ratio)
+    yield Bar("int8 encode / copyto time", 6, ratio)
     ratio = time_ratio(partial(decode_add, "int8", bodies["int8"]), copying, 2 * repeats)
-    yield Row("int8 decode_add / copyto time", 4, ratio)
+    yield Bar("int8 decode_add / copyto time", 4, ratio)
     selecting = partial(encode, "topk(0.01)")
     ratio = time_ratio(lambda: torch.topk(tensor.abs(), n // 100), selecting, repeats)
-    yield Row("torch.topk / topk(0.01) encode time", 3, ratio, at_least=True)
+    yield Bar("torch.topk / topk(0.01) encode time", 3, ratio, at_least=True)
     encode_s = best_s(lambda: encode("ecq(1)"), repeats)
-    yield Row("ecq(1) encode, M parameters/s", 50, n / encode_s / 1e6, at_least=True)
+    yield Bar("ecq(1) encode, M parameters/s", 50, n / encode_s / 1e6, at_least=True)
     decode_s = best_s(lambda: decode_add("ecq(1)", bodies["ecq(1)"]), repeats)
-    yield Row("ecq(1) decode_add, M parameters/s", 25, n / decode_s / 1e6, at_least=True)
+    yield Bar("ecq(1) decode_add, M parameters/s", 25, n / decode_s / 1e6, at_least=True)
     for spec, body in bodies.items():
         peak = peak_bytes(partial(encode, spec))
-        yield Row(f"{spec} encode peak memory / vector", 2, peak / x.nbytes)
+        yield Bar(f"{spec} encode peak memory / vector", 2, peak / x.nbytes)
         peak = peak_bytes(partial(decode_add, spec, body))
-        yield Row(f"{spec} decode_add peak memory / vector", 2, peak / x.nbytes)
+        yield Bar(f"{spec} decode_add peak memory / vector", 2, peak / x.nbytes)
 
 
 def peak_bytes(action: Callable[[], object]) -> int:
@@ -248,10 +231,8 @@ def load_update(path: Path) -> np.ndarray:
 
 def main() -> int:
     """Run everything, print the table, and say whether all bars are reached."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="smaller samples, within a minute")
+    parser = parser_for(__doc__, "smaller samples, within a minute")
     parser.add_argument("--update", type=Path, help="also compare on this safetensors file")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--page", type=Path, help="write them as Markdown here")
     options = parser.parse_args()
     n = 200_000 if options.quick else 1_000_000
@@ -262,21 +243,17 @@ def main() -> int:
     rows = [*index_rows(n), *quality_rows(data), *peer_rows(pairs)]
     rows += speed_rows(10_000_000, 3 if options.quick else 9)
     for row in rows:
-        bound = f"{'>=' if row.at_least else '<='} {row.bound:.4g}"
-        print(f"{'ok  ' if row.ok else 'MISS'} {row.name:90s} {row.measured:10.4g} {bound}")
+        print(row.line())
     for peer, why in SKIPPED.items():
         print(f"     {peer}: {why}")
     found = {
         "source": provenance(),
-        "rows": [asdict(row) | {"measured": float(row.measured), "ok": row.ok} for row in rows],
         "peers": [asdict(pair) for pair in pairs],
         "skipped": SKIPPED,
     }
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.page:
-        write_page(options.page, found)
-    return 0 if all(row.ok for row in rows) else 1
+        write_page(options.page, found | {"rows": [row.as_json() for row in rows]})
+    return finish(rows, found, options.json)
 
 
 if __name__ == "__main__":

@@ -5,20 +5,18 @@ processor time, so other work on the machine blurs them but does not count. Exit
 bar is missed.
 """
 
-import argparse
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from benchmarks.bars import Bar, finish, parser_for
 from benchmarks.provenance import provenance
 from fedsys._flwr_private import records_of, reply_to
 from fedsys.rng import rng_for
@@ -34,21 +32,6 @@ SHARE = 0.5
 MODEL = Array(np.zeros(50_000, np.uint8))
 RECORDING = steps(np.arange(600.0), 1e6 * rng_for(1, "recording").lognormal(0, 0.7, 600), 600.0)
 """A new rate every second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One bar: ``measured`` must not exceed ``bound``, or fall short of it where ``at_least``."""
-
-    name: str
-    bound: float
-    measured: float
-    at_least: bool = True
-
-    @property
-    def ok(self) -> bool:
-        """Whether the bar is reached."""
-        return self.measured >= self.bound if self.at_least else self.measured <= self.bound
 
 
 def events_per_s(curves: Sequence[RateCurve], events: int) -> float:
@@ -159,20 +142,23 @@ def resident_bytes() -> int:
     return 4096 * int(pages.read_text().split()[1]) if pages.is_file() else 0
 
 
-def grid_rows(quick: bool) -> list[Row]:
+def grid_rows(quick: bool) -> list[Bar]:
     """Whole exchanges through the Grid, Flower's messages included, without any training."""
     fleet = Fleet(FLOWS)
     fleet.together_per_s()
     rows = [
-        Row(
+        Bar(
             f"exchanges/s, {FLOWS} nodes at once, trace links, shared server",
             5000,
             best(fleet.together_per_s, 3 if quick else 6),
+            at_least=True,
         )
     ]
     fleet = Fleet(FLOWS)
     in_turn = fleet.in_turn_per_s(FLOWS)
-    rows.append(Row(f"exchanges/s, {FLOWS} nodes one by one as they answer", 2000, in_turn))
+    rows.append(
+        Bar(f"exchanges/s, {FLOWS} nodes one by one as they answer", 2000, in_turn, at_least=True)
+    )
     if quick:
         return rows
     fleet = Fleet(2000)
@@ -182,11 +168,11 @@ def grid_rows(quick: bool) -> list[Row]:
         held.append(resident_bytes())
     return [
         *rows,
-        Row("memory after 160,000 exchanges / after 80,000", 1.02, held[-1] / held[39], False),
+        Bar("memory after 160,000 exchanges / after 80,000", 1.02, held[-1] / held[39]),
     ]
 
 
-def bars(quick: bool) -> list[Row]:
+def bars(quick: bool) -> list[Bar]:
     """Every bar, measured."""
     events, repeats = (10_000, 12) if quick else (50_000, 12)
     rng = rng_for(1, "access")
@@ -194,36 +180,30 @@ def bars(quick: bool) -> list[Row]:
     replayed = [RECORDING.shifted(float(by_s)) for by_s in rng.uniform(0, 600, FLOWS)]
     count = 100_000 if quick else 1_000_000
     return [
-        Row(
+        Bar(
             f"events/s, {FLOWS} flows of constant access rates, half of them held back",
             100_000,
             best(lambda: events_per_s(constant, events), repeats),
+            at_least=True,
         ),
-        Row(
+        Bar(
             f"events/s, {FLOWS} flows with a new access rate every second",
             100_000,
             best(lambda: events_per_s(replayed, events), repeats),
+            at_least=True,
         ),
-        Row(f"clock of work, error after {count} events", 1e-14, drift(count), False),
+        Bar(f"clock of work, error after {count} events", 1e-14, drift(count)),
         *grid_rows(quick),
     ]
 
 
 def main() -> int:
     """Run everything, print the table, and say whether all bars are reached."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="shorter, within a minute")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
+    options = parser_for(__doc__, "shorter, within a minute").parse_args()
     rows = bars(options.quick)
     for row in rows:
-        sign = ">=" if row.at_least else "<="
-        verdict = "ok  " if row.ok else "MISS"
-        print(f"{verdict} {row.name:78s} {row.measured:12.4g} {sign} {row.bound:.4g}")
-    found = {"source": provenance(), "rows": [asdict(row) | {"ok": row.ok} for row in rows]}
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row.ok for row in rows) else 1
+        print(row.line())
+    return finish(rows, {"source": provenance()}, options.json)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,15 @@ a minute. The proxy is a process of its own; time is taken at receipt of the rep
 when a bar is missed. Recorded traces are those in ../shared/traces, where they are.
 """
 
-import argparse
 import asyncio
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.bars import Bar, finish, parser_for
 from benchmarks.provenance import provenance
 from benchmarks.proxy_traffic import ProxyProcess, exchange, proxy_for, received_by
 from netem.spec import link_from_text
@@ -28,20 +26,6 @@ LONG_MBPS = (0.064, 0.25, 1, 4, 10)
 FAST_MBPS = ((100, 1.0), (50, 2.0), (100, 2.0))
 QUICK_FAST = 1
 FAULT_BYTES = 250_000
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One bar: ``measured`` must not exceed ``bound``."""
-
-    name: str
-    bound: float
-    measured: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether the bar is reached."""
-        return self.measured <= self.bound
 
 
 def even(mbps: float, delay_ms: float = 0) -> str:
@@ -68,7 +52,7 @@ async def both_ways(address: tuple[str, int], mbps: float, seconds: float) -> li
     return errors
 
 
-async def rate_rows(quick: bool) -> list[Row]:
+async def rate_rows(quick: bool) -> list[Bar]:
     """Time of single transfers from 64 kbit/s to 100 Mbit/s."""
     rows, repeats = [], 1 if quick else 5
     async with proxy_for([even(mbps) for mbps in LONG_MBPS]) as proxy:
@@ -82,18 +66,18 @@ async def rate_rows(quick: bool) -> list[Row]:
         worst = max(
             abs(statistics.median_low(one[index][way] for one in rounds)) for way in range(2)
         )
-        rows.append(Row(f"{mbps:g} Mbit/s, 4 s: relative error of the time", 0.01, worst))
+        rows.append(Bar(f"{mbps:g} Mbit/s, 4 s: relative error of the time", 0.01, worst))
     fast = FAST_MBPS[:QUICK_FAST] if quick else FAST_MBPS
     async with proxy_for([even(mbps) for mbps, _ in fast]) as proxy:
         for address, (mbps, seconds) in zip(proxy.ports, fast, strict=True):
             found = [await both_ways(address, mbps, seconds) for _ in range(max(3, repeats))]
             worst = max(abs(statistics.median_low(one[way] for one in found)) for way in range(2))
             name = f"{mbps} Mbit/s, {seconds:g} s: relative error of the time"
-            rows.append(Row(name, 0.03 + 0.045 / seconds, worst))
+            rows.append(Bar(name, 0.03 + 0.045 / seconds, worst))
     return rows
 
 
-async def crowd_rows(quick: bool) -> list[Row]:
+async def crowd_rows(quick: bool) -> list[Bar]:
     """Many nodes at once: the worst of them, and what the proxy costs."""
     rows = []
     for nodes, mbps, bound in ((100, 1, 0.02), (300, 1, None), (3, 100, None)):
@@ -107,13 +91,13 @@ async def crowd_rows(quick: bool) -> list[Row]:
         errors = [took / (seconds + 0.08) - 1 for took in took_s]
         if bound is not None:
             worst = max(map(abs, errors))
-            rows.append(Row(f"{nodes} x {mbps} Mbit/s at once: worst error", bound, worst))
+            rows.append(Bar(f"{nodes} x {mbps} Mbit/s at once: worst error", bound, worst))
         else:
-            rows.append(Row(f"{nodes} x {mbps} Mbit/s: share of a core", 0.5, share))
+            rows.append(Bar(f"{nodes} x {mbps} Mbit/s: share of a core", 0.5, share))
     return rows
 
 
-async def trace_rows(quick: bool) -> list[Row]:
+async def trace_rows(quick: bool) -> list[Bar]:
     """All recordings at once: bytes received against the recording's own sum."""
     seconds = 12.0 if quick else 60.0
     paths = sorted(path for path in TRACES.glob("*") if path.suffix != ".md")
@@ -131,24 +115,24 @@ async def trace_rows(quick: bool) -> list[Row]:
         expected = bits / 8 * SEGMENT_BYTES / size
         if expected >= MIN_PACKETS * SEGMENT_BYTES:
             name = f"{path.name}, {seconds:g} s: bytes off the recording"
-            rows.append(Row(name, 0.03, abs(got / expected - 1)))
+            rows.append(Bar(name, 0.03, abs(got / expected - 1)))
     return rows
 
 
 Fault = Callable[[ProxyProcess, int], Awaitable[float]]
 
 
-async def fault_rows(quick: bool) -> list[Row]:
+async def fault_rows(quick: bool) -> list[Bar]:
     """Each fault in the middle of a transfer; one more node goes on in its own time."""
     rows, seconds = [], 3.0 if quick else 10.0
     async with proxy_for([even(2)] * (len(FAULTS) + 1)) as proxy:
         other = asyncio.create_task(both_ways(proxy.ports[-1], 2, seconds / 2))
         faults = (fault(proxy, node) for node, (_, _, fault) in enumerate(FAULTS, 1))
         for (name, bound, _), measured in zip(FAULTS, await asyncio.gather(*faults), strict=True):
-            rows.append(Row(name, bound, measured))
+            rows.append(Bar(name, bound, measured))
         worst = max(map(abs, await other))
     bound = 0.03 + 0.045 / (seconds / 2)
-    return [*rows, Row("another node meanwhile: relative error of its time", bound, worst)]
+    return [*rows, Bar("another node meanwhile: relative error of its time", bound, worst)]
 
 
 async def _cut(proxy: ProxyProcess, node: int) -> float:
@@ -211,7 +195,7 @@ FAULTS: tuple[tuple[str, float, Fault], ...] = (
 )
 
 
-async def drop_rows(quick: bool) -> list[Row]:
+async def drop_rows(quick: bool) -> list[Bar]:
     """What connections leave behind that were opened and dropped."""
 
     async def drop(address: tuple[str, int], number: int) -> None:
@@ -238,32 +222,21 @@ async def drop_rows(quick: bool) -> list[Row]:
         found = await proxy.count(1)
         queued = found["up"]["queued_bytes"] + found["down"]["queued_bytes"]
         return [
-            Row("1000 dropped connections: sockets left", 0, proxy.files() - files),
-            Row("1000 dropped connections: MB left", 2, proxy.memory_mb() - memory_mb),
-            Row("1000 dropped connections: bytes queued", 0, queued),
+            Bar("1000 dropped connections: sockets left", 0, proxy.files() - files),
+            Bar("1000 dropped connections: MB left", 2, proxy.memory_mb() - memory_mb),
+            Bar("1000 dropped connections: bytes queued", 0, queued),
         ]
 
 
 def main() -> int:
     """Run everything, print the table, and say whether all bars are reached."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="shorter, within a minute")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    rows: list[Row] = []
+    options = parser_for(__doc__, "shorter, within a minute").parse_args()
+    rows: list[Bar] = []
     for part in (rate_rows, crowd_rows, trace_rows, fault_rows, drop_rows):
         for row in asyncio.run(part(options.quick)):
-            verdict = "ok  " if row.ok else "MISS"
-            print(f"{verdict} {row.name:75s} {row.measured:10.4g} <= {row.bound:.4g}", flush=True)
+            print(row.line(), flush=True)
             rows.append(row)
-    found = {
-        "source": provenance(),
-        "load": os.getloadavg(),
-        "rows": [asdict(row) | {"ok": row.ok} for row in rows],
-    }
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row.ok for row in rows) else 1
+    return finish(rows, {"source": provenance(), "load": os.getloadavg()}, options.json)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,11 @@ W1, a CNN of 184,586 parameters in batches of 32, and W2, an MLP 784-64-10 in ba
 clients of 60 examples. Exit status 1 when a bar is missed.
 """
 
-import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.bars import Bar, finish, parser_for
 from benchmarks.provenance import provenance
 from clients.cohort import Job, train_cohort
 from clients.tasks import _classify
@@ -42,22 +40,6 @@ lr = 0.05
 stacked = "{stacked}"
 fast_conv = "{fast_conv}"
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One bar: ``measured`` must not exceed ``bound``, or fall short of it where ``at_least``."""
-
-    name: str
-    bound: float
-    measured: float
-    at_least: bool = True
-
-    @property
-    def ok(self) -> bool:
-        """Whether the bar is reached."""
-        reached = self.measured >= self.bound if self.at_least else self.measured <= self.bound
-        return bool(reached)
 
 
 class Cnn(nn.Module):
@@ -208,7 +190,7 @@ def medians_ms(works: Mapping[str, Callable[[], None]], turns: int) -> dict[str,
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
-def mlp_rows(turns: int) -> list[Row]:
+def mlp_rows(turns: int) -> list[Bar]:
     """W2: overhead counts."""
     stacked = place_for("W2", 50, 20, "auto", "auto")
     plain = place_for("W2", 50, 20, "off", "auto")
@@ -221,15 +203,24 @@ def mlp_rows(turns: int) -> list[Row]:
     found = medians_ms(works, turns)
     print(f"W2, ms a step: {_shown(found, 150)}")
     return [
-        Row("W2: the loop alone, times torch's", 1.2, found["torch"] / found["loop"]),
-        Row("W2: one by one, times torch's loop", 1.0, found["torch"] / found["one by one"]),
-        Row("W2: stacked, times torch's loop", 3.0, found["torch"] / found["stacked"]),
-        Row("W2: stacked, largest error / largest step", 1e-5, _error(stacked, plain), False),
-        Row("W2: clients whose bits depend on others", 0, _strays(stacked), False),
+        Bar(
+            "W2: the loop alone, times torch's", 1.2, found["torch"] / found["loop"], at_least=True
+        ),
+        Bar(
+            "W2: one by one, times torch's loop",
+            1.0,
+            found["torch"] / found["one by one"],
+            at_least=True,
+        ),
+        Bar(
+            "W2: stacked, times torch's loop", 3.0, found["torch"] / found["stacked"], at_least=True
+        ),
+        Bar("W2: stacked, largest error / largest step", 1e-5, _error(stacked, plain)),
+        Bar("W2: clients whose bits depend on others", 0, _strays(stacked)),
     ]
 
 
-def cnn_rows(turns: int) -> list[Row]:
+def cnn_rows(turns: int) -> list[Bar]:
     """W1: arithmetic counts."""
     fast = place_for("W1", 1, 32, "auto", "on")
     written = place_for("W1", 1, 32, "auto", "off")
@@ -237,9 +228,14 @@ def cnn_rows(turns: int) -> list[Row]:
     found = medians_ms(works, turns)
     print(f"W1, ms a step: {_shown(found, 10)}")
     return [
-        Row("W1: as written, times the bare loop", 0.95, found["bare"] / found["written"]),
-        Row("W1: fast, times the bare loop", 1.4, found["bare"] / found["fast"]),
-        Row("W1: fast, largest error / largest step", 1e-2, _error(fast, written), False),
+        Bar(
+            "W1: as written, times the bare loop",
+            0.95,
+            found["bare"] / found["written"],
+            at_least=True,
+        ),
+        Bar("W1: fast, times the bare loop", 1.4, found["bare"] / found["fast"], at_least=True),
+        Bar("W1: fast, largest error / largest step", 1e-2, _error(fast, written)),
     ]
 
 
@@ -293,23 +289,13 @@ def _strays(place: Workplace) -> int:
 
 def main() -> int:
     """Print the table; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--quick", action="store_true", help="fewer turns")
-    parser.add_argument("--json", type=Path, help="write the rows there")
-    options = parser.parse_args()
+    options = parser_for(__doc__, "fewer turns").parse_args()
     torch.set_num_threads(1)
     turns = 7 if options.quick else 30
     rows = [*mlp_rows(turns), *cnn_rows(turns)]
-    width = max(len(row.name) for row in rows)
     for row in rows:
-        sign = ">=" if row.at_least else "<="
-        measured = f"{row.measured:.3g}"
-        verdict = "ok" if row.ok else "MISSED"
-        print(f"{row.name:{width}}  {sign} {row.bound:<6g}  {measured:>9}  {verdict}")
-    if options.json:
-        found = {"provenance": provenance(), "rows": [{**asdict(r), "ok": r.ok} for r in rows]}
-        options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row.ok for row in rows) else 1
+        print(row.line())
+    return finish(rows, {"source": provenance()}, options.json)
 
 
 if __name__ == "__main__":
