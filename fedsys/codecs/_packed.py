@@ -1,4 +1,4 @@
-"""Several small codes in one byte: 2 of 16 kinds, 4 of 4, 5 of 3 or 8 of 2."""
+"""Several small codes in one byte: 2 of 16 kinds, 4 of 4, 5 of 3 or 8 of 2; blocks of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsys.codecs._blocks import U16, Blocks, block_rows, read_blocks
 from fedsys.errors import WireError
 from fedsys.types import F32, U8
 
@@ -55,3 +56,27 @@ class Packing:
         """The codes that each byte value stands for."""
         every = np.arange(self.kinds**self.per_byte)[:, None]
         return every // self.kinds ** np.arange(self.per_byte) % self.kinds
+
+
+def pack_blocks(
+    x: F32, block: int, packing: Packing, quantise_rows: Callable[[F32], tuple[U16, U8]]
+) -> bytes:
+    """Scales bfloat16 [blocks], then the packed codes of ``x`` float32 [n].
+
+    ``quantise_rows`` gives scales [blocks] and codes [blocks, length] of blocks [blocks, length].
+    """
+    codes = np.empty(x.size, np.uint8)
+    scales = [np.zeros(0, "<u2")]
+    for part, rows in block_rows(x, block):
+        short, codes_of_rows = quantise_rows(rows)
+        codes[part] = codes_of_rows.reshape(-1)
+        scales.append(short)
+    return np.concatenate(scales).tobytes() + packing.pack(codes)
+
+
+def unpack_blocks(
+    side: memoryview, n: int, block: int, packing: Packing, meaning: F32, what: str
+) -> Blocks:
+    """``n`` values from scales and packed codes, with every length checked; WireError."""
+    scale, tail = read_blocks(side, n, block, packing.n_bytes(n), what)
+    return Blocks(n, block, scale, packing.expander(tail, meaning, what))

@@ -9,17 +9,14 @@ from fedsys.codecs._blocks import (
     MAX_BLOCK,
     ROUNDINGS,
     U16,
-    Blocks,
-    block_rows,
     divide,
     peaks,
-    read_blocks,
     scale_bits,
     widen_scale,
 )
 from fedsys.codecs._check import check_choice, check_int
-from fedsys.codecs._packed import Packing
-from fedsys.types import F32
+from fedsys.codecs._packed import Packing, pack_blocks, unpack_blocks
+from fedsys.types import F32, U8
 
 _PACKING = Packing(kinds=4, per_byte=4)
 _MEANING = np.array([-1.5, -0.5, 0.5, 1.5], np.float32)
@@ -46,9 +43,8 @@ class Int2:
 
     def encode(self, x: F32, layout: Layout, rng: np.random.Generator) -> tuple[F32 | None, bytes]:
         """Scales bfloat16 [blocks], then four codes a byte."""
-        codes = np.empty(x.size, np.uint8)
-        scales = [np.zeros(0, "<u2")]
-        for part, rows in block_rows(x, self.block):
+
+        def quantised(rows: F32) -> tuple[U16, U8]:
             if self.rounding == "stochastic":
                 short = scale_bits(peaks(rows) / np.float32(1.5))
                 steps = divide(rows, widen_scale(short))
@@ -58,9 +54,9 @@ class Int2:
                 short = _fitted_scale(rows)
                 steps = divide(rows, widen_scale(short))
                 steps += np.float32(2)
-            codes[part] = np.clip(np.floor(steps), 0, 3).reshape(-1)
-            scales.append(short)
-        return None, np.concatenate(scales).tobytes() + _PACKING.pack(codes)
+            return short, np.clip(np.floor(steps), 0, 3).astype(np.uint8)
+
+        return None, pack_blocks(x, self.block, _PACKING, quantised)
 
     def value_count(self, side: memoryview, n: int) -> int:
         """No values follow."""
@@ -68,8 +64,7 @@ class Int2:
 
     def decode(self, side: memoryview, values: F32 | None, n: int, layout: Layout) -> Update:
         """Levels times their block's scale, expanded when added."""
-        scale, tail = read_blocks(side, n, self.block, _PACKING.n_bytes(n), "int2")
-        return Blocks(n, self.block, scale, _PACKING.expander(tail, _MEANING, "int2"))
+        return unpack_blocks(side, n, self.block, _PACKING, _MEANING, "int2")
 
 
 def _fitted_scale(rows: F32) -> U16:

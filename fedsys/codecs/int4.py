@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedsys.codecs._base import Layout, Update
-from fedsys.codecs._blocks import MAX_BLOCK, ROUNDINGS, Blocks, quantise, read_blocks
+from fedsys.codecs._blocks import MAX_BLOCK, ROUNDINGS, quantise
 from fedsys.codecs._check import check_choice, check_int
-from fedsys.codecs._packed import Packing
+from fedsys.codecs._packed import Packing, unpack_blocks
 from fedsys.types import F32
 
 _LEVELS = 7
@@ -45,8 +45,7 @@ class Int4:
 
     def decode(self, side: memoryview, values: F32 | None, n: int, layout: Layout) -> Update:
         """Codes times their block's scale, expanded when added."""
-        scale, tail = read_blocks(side, n, self.block, _PACKING.n_bytes(n), "int4")
-        return Blocks(n, self.block, scale, _PACKING.expander(tail, _MEANING, "int4"))
+        return unpack_blocks(side, n, self.block, _PACKING, _MEANING, "int4")
 
 
 Impl = Int4

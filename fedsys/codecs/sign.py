@@ -5,9 +5,9 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 
 from fedsys.codecs._base import Layout, Update
-from fedsys.codecs._blocks import MAX_BLOCK, Blocks, block_rows, read_blocks, scale_bits
+from fedsys.codecs._blocks import MAX_BLOCK, block_rows, scale_bits
 from fedsys.codecs._check import check_int
-from fedsys.codecs._packed import Packing
+from fedsys.codecs._packed import Packing, unpack_blocks
 from fedsys.types import F32
 
 _PACKING = Packing(kinds=2, per_byte=8)
@@ -43,8 +43,7 @@ class Sign:
 
     def decode(self, side: memoryview, values: F32 | None, n: int, layout: Layout) -> Update:
         """Signs times their block's scale, expanded when added."""
-        scale, tail = read_blocks(side, n, self.block, _PACKING.n_bytes(n), "sign")
-        return Blocks(n, self.block, scale, _PACKING.expander(tail, _MEANING, "sign"))
+        return unpack_blocks(side, n, self.block, _PACKING, _MEANING, "sign")
 
 
 Impl = Sign

@@ -9,17 +9,14 @@ from fedsys.codecs._blocks import (
     MAX_BLOCK,
     ROUNDINGS,
     U16,
-    Blocks,
-    block_rows,
     divide,
     peaks,
-    read_blocks,
     scale_bits,
     widen_scale,
 )
 from fedsys.codecs._check import check_choice, check_int
-from fedsys.codecs._packed import Packing
-from fedsys.types import F32
+from fedsys.codecs._packed import Packing, pack_blocks, unpack_blocks
+from fedsys.types import F32, U8
 
 _PACKING = Packing(kinds=3, per_byte=5)
 _MEANING = np.array([0, 1, -1], np.float32)
@@ -45,16 +42,15 @@ class Ternary:
 
     def encode(self, x: F32, layout: Layout, rng: np.random.Generator) -> tuple[F32 | None, bytes]:
         """Scales bfloat16 [blocks], then five codes a byte: 0, 1 for plus, 2 for minus."""
-        codes = np.empty(x.size, np.uint8)
-        scales = [np.zeros(0, "<u2")]
-        for part, rows in block_rows(x, self.block):
-            stochastic = self.rounding == "stochastic"
+        stochastic = self.rounding == "stochastic"
+
+        def quantised(rows: F32) -> tuple[U16, U8]:
             short = scale_bits(peaks(rows)) if stochastic else _fitted_scale(rows)
             chance = rng.random(rows.shape, np.float32) if stochastic else np.float32(0.5)
             kept = np.abs(divide(rows, widen_scale(short))) > chance
-            codes[part] = (kept * (1 + np.signbit(rows).view(np.uint8))).reshape(-1)
-            scales.append(short)
-        return None, np.concatenate(scales).tobytes() + _PACKING.pack(codes)
+            return short, (kept * (1 + np.signbit(rows).view(np.uint8))).astype(np.uint8)
+
+        return None, pack_blocks(x, self.block, _PACKING, quantised)
 
     def value_count(self, side: memoryview, n: int) -> int:
         """No values follow."""
@@ -62,8 +58,7 @@ class Ternary:
 
     def decode(self, side: memoryview, values: F32 | None, n: int, layout: Layout) -> Update:
         """Signs times their block's scale, expanded when added."""
-        scale, tail = read_blocks(side, n, self.block, _PACKING.n_bytes(n), "ternary")
-        return Blocks(n, self.block, scale, _PACKING.expander(tail, _MEANING, "ternary"))
+        return unpack_blocks(side, n, self.block, _PACKING, _MEANING, "ternary")
 
 
 def _fitted_scale(rows: F32) -> U16:
