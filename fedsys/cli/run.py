@@ -17,6 +17,7 @@ from fedsys.config.load import dump_toml
 from fedsys.config.schema import Experiment
 from fedsys.engine.garbage import rare_collections
 from fedsys.engine.pool import Pool
+from fedsys.engine.workforce import Hiring
 from fedsys.errors import ConfigError
 from fedsys.nodes import NodeCounts
 from fedsys.rng import rng_for
@@ -73,6 +74,13 @@ def check_choices(experiment: Experiment) -> None:
     controller_for(experiment)
 
 
+def keeps_files(experiment: Experiment) -> bool:
+    """Whether clients of this experiment keep models or residuals from round to round."""
+    codec = experiment.codec
+    leaves = codec.error_feedback and bool(parse(codec.uplink).stages)
+    return leaves or codec.downlink != "none" or controller_for(experiment).chooses_codecs
+
+
 def run_experiment(
     experiment: Experiment,
     folder: RunFolder,
@@ -80,11 +88,12 @@ def run_experiment(
     workers: int = 1,
     on_round: Callable[[RoundRecord], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
+    hiring: Hiring | None = None,
 ) -> RunResult:
     """Simulate the experiment to the end of its budget, from the folder's checkpoint if it has one.
 
-    ``stop`` is asked after each round, and the run can go on from there. Raises ConfigError where
-    task or device cannot be used.
+    ``stop`` is asked after each round, and the run can go on from there. ``hiring`` starts other
+    workers than processes of this machine. Raises ConfigError where task or device cannot be used.
     """
     text, nodes = dump_toml(experiment), range(1, experiment.partition.clients + 1)
     pool = Pool(
@@ -94,6 +103,7 @@ def run_experiment(
         node_config_of=lambda node: _node_config(node, len(nodes), folder),
         warm_up=WARM_UP,
         cohort=COHORT if experiment.engine.batch else None,
+        hiring=hiring,
     )
     with closing(pool):
         return _run(experiment, folder, pool, nodes, on_round, stop)
@@ -197,7 +207,7 @@ def _node_config(node: int, clients: int, folder: RunFolder) -> NodeConfig:
     return {
         "partition-id": node - 1,
         "num-partitions": clients,
-        "state-dir": str(folder.scratch),
+        "state-dir": str(folder.scratch.absolute()),
         "durable": False,
         "threads": 1,
     }

@@ -14,11 +14,12 @@ from typing import Any, Self
 
 from flwr.app import Message
 
-from fedsys.engine.crew import Crew, Worker
+from fedsys.engine.crew import Crew
 from fedsys.engine.serving import Answer, Call, Order, Service
 from fedsys.engine.shared import Parts, Segments, dump
 from fedsys.engine.states import NodeStates
 from fedsys.engine.tasks import Pumped, Reply, Task
+from fedsys.engine.workforce import Hand, Hiring, Workforce
 from fedsys.errors import FedsysError
 from fedsys.middleware.brief import BlockSum, Briefs, message_of, summed
 from fedsys.partial import Partial, blocks_of
@@ -47,9 +48,10 @@ class Pool:
         run_id: int = 1,
         warm_up: str | None = None,
         cohort: str | None = None,
+        hiring: Hiring | None = None,
     ) -> None:
         """``workers`` = 1 computes in this process; more begin to start here, and are there after
-        ``wait_ready``.
+        ``wait_ready``. ``hiring`` starts others than worker processes of this machine.
 
         ``warm_up`` is a ``module:function`` that is called with the run config before the first
         message, e.g. to load the data. ``cohort`` is one that serves several messages of one app
@@ -68,7 +70,11 @@ class Pool:
         self._queue: deque[int] = deque()
         self._made = 0
         self._segments = Segments()
-        self._crew = Crew(self._service, workers) if workers > 1 else None
+        self._crew: Workforce | None = None
+        if hiring is not None:
+            self._crew = hiring(self._service)
+        elif workers > 1:
+            self._crew = Crew(self._service, workers)
 
     def __enter__(self) -> Self:
         self.wait_ready()
@@ -227,7 +233,7 @@ class Pool:
                 return stand_in.block.partial
         raise CallFailed("clients that were summed before cannot be summed again")
 
-    def _again(self, worker: Worker) -> None:
+    def _again(self, worker: Hand) -> None:
         """Give a dead worker's jobs to others: the one it was at in single messages.
 
         So a message that kills its workers takes no other down with it more than once.
