@@ -242,7 +242,7 @@ def _refusals(address: str | None) -> Iterator[None]:
     """What Ray says when it cannot start or be joined, in one line."""
     try:
         yield
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, FedsysError):
             raise
         reason = next((line for line in str(error).splitlines() if line.strip()), "")
