@@ -72,6 +72,7 @@ def run_order(
         exchange_bps=order.exchange_bps,
         begin_s=records[-1].end_s if records else 0.0,
         clock=clock,
+        spool=folder.path,
     )
     for record in strategy.rounds(grid):
         records.append(record)

@@ -75,9 +75,9 @@ def deploy_command(
                 min_nodes=None,
                 quiet=quiet,
                 stop=stop,
-                on_round=lambda record: watch.see(),
+                on_round=watch.see,
             )
-            watch.see()
+            watch.stop()
     show_trial(screen, experiment, folder, trial)
     figures = watch.figures(trial.records)
     screen.print(_table(figures))
@@ -95,13 +95,19 @@ class _Watch:
     def __init__(self) -> None:
         self._proxies: ProxyThread | None = None
         self._begin = self._seen = (0, 0)
+        self._rounds: dict[int, tuple[int, int]] = {}
 
     def begin(self, proxies: "ProxyThread") -> None:
         """Count from now on."""
         self._proxies = proxies
         self._begin = self._seen = self._count()
 
-    def see(self) -> None:
+    def see(self, record: RoundRecord) -> None:
+        """Remember what was counted by the end of a round, give or take what has begun since."""
+        self.stop()
+        self._rounds[record.round] = self._seen
+
+    def stop(self) -> None:
         """Remember what was counted until now."""
         self._seen = self._count()
 
@@ -114,7 +120,23 @@ class _Watch:
             "wire_downlink_bytes": self._seen[1] - self._begin[1],
             "ledger_uplink_bytes": sum(record.uplink_bytes for record in records),
             "ledger_downlink_bytes": sum(record.downlink_bytes for record in records),
+            "rounds": [
+                {
+                    "round": record.round,
+                    "round_s": record.end_s - record.start_s,
+                    "wire_bytes_until": self._since_begin(record.round),
+                    "ledger_bytes": (record.uplink_bytes, record.downlink_bytes),
+                }
+                for record in records
+            ],
         }
+
+    def _since_begin(self, number: int) -> tuple[int, int] | None:
+        """(up, down) by the end of a round; None where nobody looked."""
+        if number not in self._rounds:
+            return None
+        up, down = self._rounds[number]
+        return up - self._begin[0], down - self._begin[1]
 
     def _count(self) -> tuple[int, int]:
         def count(proxy: "ShapingProxy") -> tuple[int, int]:

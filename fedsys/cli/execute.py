@@ -1,8 +1,9 @@
 """``fedsys run``: the experiment on real devices, by a server that runs."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,14 +13,22 @@ from fedsys.cli.progress import RunProgress
 from fedsys.cli.tables import check_writable, console, summary_table, write_json
 from fedsys.config.load import load_experiment
 from fedsys.config.schema import Experiment
-from fedsys.deploy.home import ServerHome
+from fedsys.deploy.home import NodeEntry, ServerHome
+from fedsys.errors import DeployError
 from fedsys.telemetry.comparison import Trial, compare, comparison_json
 from fedsys.telemetry.decisions import left_out_text
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
 from fedsys.types import RoundRecord
 
+if TYPE_CHECKING:
+    from fedsys.deploy.control import Control
+
 WAIT_S = 120.0
+RETURN_S = 30.0
+"""How long a run that goes on waits for all of its devices; then it begins without some."""
+MAX_STARTS = 5
+"""So often is a run begun again without one round more."""
 
 
 def run_command(
@@ -79,16 +88,18 @@ def run_on(
     stop: Callable[[], bool],
     on_round: Callable[[RoundRecord], None] = lambda record: None,
 ) -> Trial:
-    """Run to the end, or read the end of a run that is finished. DeployError where it fails."""
+    """Run to the end, or read the end of a run that is finished. DeployError where it fails.
+
+    A run whose processes on the server were ended from outside goes on from its last round.
+    """
     from fedsys.deploy.control import Control
-    from fedsys.deploy.run import enrolled_for, follow, start_run, wait_for_nodes
+    from fedsys.deploy.run import enrolled_for, follow, start_run
     from fedsys.telemetry.report import write_report
 
     if (result := folder.result()) is not None:
         return Trial(folder.records(), str(result["stopped_by"]))
     entries = enrolled_for(experiment, home)
-    checkpoint = folder.load_checkpoint()
-    done = folder.records()[: checkpoint.round] if checkpoint else []
+    done = _done(folder)
     progress = RunProgress(screen, experiment.run.budget.rounds, done, quiet)
 
     def say(line: str) -> None:
@@ -99,23 +110,73 @@ def run_on(
         progress.on_round(record)
         on_round(record)
 
+    least = min(min_nodes or len(entries), len(entries))
+    starts = _Starts(len(done), say)
     with Control.of(home) as control, progress:
-        nodes = wait_for_nodes(
-            control,
-            entries,
-            at_least=min(min_nodes or len(entries), len(entries)),
-            wait_s=wait_s,
-            stop=stop,
-            say=say,
-        )
-        folder.truncate(len(done))
-        run_id = start_run(control, home, experiment, folder, nodes)
-        ended = follow(control, run_id, folder, on_round=told, stop=stop)
+        while True:
+            nodes = starts.nodes(control, entries, at_least=least, wait_s=wait_s, stop=stop)
+            folder.truncate(len(_done(folder)))
+            run_id = start_run(control, home, experiment, folder, nodes)
+            with starts.again_if_broken_off(folder):
+                ended = follow(control, run_id, folder, on_round=told, stop=stop)
+                break
     trial = Trial(ended.records, ended.stopped_by or INTERRUPTED)
     if trial.stopped_by != INTERRUPTED:
         folder.finish()
         write_report(folder.path / "report.html", compared(experiment, trial))
     return trial
+
+
+class _Starts:
+    """How often a run was begun, and whether it is once more."""
+
+    def __init__(self, rounds: int, say: Callable[[str], None]) -> None:
+        self._rounds = rounds
+        self._say = say
+        self._count = 0
+
+    def nodes(
+        self,
+        control: "Control",
+        entries: list[NodeEntry],
+        *,
+        at_least: int,
+        wait_s: float,
+        stop: Callable[[], bool],
+    ) -> dict[int, NodeEntry]:
+        """The devices to begin with; a run that goes on does not wait long for the last of them."""
+        from fedsys.deploy.run import wait_for_nodes
+
+        def wait(count: int, seconds: float) -> dict[int, NodeEntry]:
+            return wait_for_nodes(
+                control, entries, at_least=count, wait_s=seconds, stop=stop, say=self._say
+            )
+
+        if self._count:
+            with contextlib.suppress(DeployError):
+                return wait(len(entries), RETURN_S)
+        return wait(1 if self._count else at_least, wait_s)
+
+    @contextlib.contextmanager
+    def again_if_broken_off(self, folder: RunFolder) -> Iterator[None]:
+        """Swallow BrokenOffError as long as rounds are added between one and the next."""
+        from fedsys.deploy.run import BrokenOffError
+
+        try:
+            yield
+        except BrokenOffError as error:
+            rounds = len(_done(folder))
+            self._count = self._count + 1 if rounds == self._rounds else 1
+            self._rounds = rounds
+            if self._count >= MAX_STARTS:
+                raise
+            self._say(f"{str(error).partition(';')[0]}; it goes on from there")
+
+
+def _done(folder: RunFolder) -> list[RoundRecord]:
+    """The rounds that are in the checkpoint."""
+    checkpoint = folder.load_checkpoint()
+    return folder.records()[: checkpoint.round] if checkpoint else []
 
 
 def show_trial(screen: Console, experiment: Experiment, folder: RunFolder, trial: Trial) -> None:

@@ -111,6 +111,12 @@ def limit_chunks(chunk_bytes: int) -> None:
     module("flwr.app.message.array").FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE = chunk_bytes
 
 
+def pull_after(first_s: float, limit_s: float) -> None:
+    """How soon this process asks again for an object that is not there yet; Flower: 1 to 10 s."""
+    pull = module("flwr.supercore.inflatable.inflatable_utils").pull_objects
+    pull.__kwdefaults__.update(initial_backoff=first_s, backoff_cap=limit_s)
+
+
 def module(name: str) -> Any:
     """A module by name: several packages of Flower have a function of the name of a module."""
     return importlib.import_module(name)
@@ -210,6 +216,8 @@ def supernode(settings: Settings) -> None:
     node._parse_supernode_lifespan_config = lambda: config
     clock = WallClock()
     loop.time = types.SimpleNamespace(sleep=lambda s: clock.sleep_s(min(s, POLL_S)))
+    # Each question is a kilobyte on the link; a message's pieces come within a second of its head.
+    pull_after(0.3, 3.0)
     fleet.NodeAuthHttpInterceptor = explained(fleet.NodeAuthHttpInterceptor)
     _start_tasks(port, secret, None, ["clients.client_app"])
     node.flower_supernode()

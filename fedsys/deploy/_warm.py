@@ -4,16 +4,19 @@ Flower starts a new Python for each message, which then imports flwr and torch f
 gives it its token as an argument, where every user of the machine can read it.
 """
 
+import contextlib
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 from pathlib import Path
 from typing import Any
 
-from fedsys.deploy._flower import module
+from fedsys.deploy._flower import module, pull_after
 from fedsys.deploy._process import END_S, Settings, start, tell
 
 
@@ -32,16 +35,33 @@ def tasks(settings: Settings) -> None:
 
 
 def nursery(settings: Settings) -> None:
-    """Reads a task a line, and forks a process for each that has all modules already."""
+    """Reads a task a line, and forks a process for each that has all modules already.
+
+    A task says in the end what it had to import beside those, and the next ones have it.
+    """
     for name in ("flwr.superlink.runtime", "flwr.supernode.runtime.run_clientapp"):
         module(name)
+    pull_after(0.05, 0.25)  # a task begins before its message has come over the network
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for name in settings["preload"]:
         module(name)
     parent_pid = os.getppid()
-    for line in sys.stdin:
-        if os.fork() == 0:
-            _run_task(json.loads(line), parent_pid)
+    said, saying = os.pipe()
+    with selectors.DefaultSelector() as inputs:
+        inputs.register(0, selectors.EVENT_READ)
+        inputs.register(said, selectors.EVENT_READ)
+        rest = {0: b"", said: b""}
+        while True:
+            for key, _ in inputs.select():
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    return
+                *lines, rest[key.fd] = (rest[key.fd] + data).split(b"\n")
+                for line in lines:
+                    if key.fd == said:
+                        _import_again(line.decode())
+                    elif os.fork() == 0:
+                        _run_task(json.loads(line), parent_pid, saying)
 
 
 class _Nursery:
@@ -86,8 +106,26 @@ class _Nursery:
         return start("nursery", {"preload": self._preload})
 
 
-def _run_task(task: dict[str, Any], parent_pid: int) -> None:
-    """Be the process of one task; does not return."""
+def _import_again(name: str) -> None:
+    """Import what a task has imported; it may be gone, and is not needed here."""
+    with contextlib.suppress(Exception):
+        module(name)
+
+
+def _installed_since(before: set[str]) -> list[str]:
+    """Modules imported since, of packages that are installed: an app's own may change."""
+    places = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+    found = ((name, getattr(sys.modules[name], "__file__", None)) for name in [*sys.modules])
+    return [
+        name
+        for name, file in found
+        if name not in before and str(file).startswith(places) and "\n" not in name
+    ]
+
+
+def _run_task(task: dict[str, Any], parent_pid: int, saying: int) -> None:
+    """Be the process of one task, and write to ``saying`` what it imported; does not return."""
+    before = set(sys.modules)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _end_with(os.getppid())
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -116,6 +154,8 @@ def _run_task(task: dict[str, Any], parent_pid: int) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        for name in _installed_since(before):
+            os.write(saying, name.encode() + b"\n")
         os._exit(code)
 
 

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -24,14 +25,25 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 FLEET = "/v1/fleet/"
 CONTROL = "/v1/control/"
 PULL = "/v1/fleet/pull-messages"
+HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 ENROLLED_ONLY = ("register-node", "unregister-node")
 """Devices do neither here: the server's owner enrols and revokes."""
 HOLD_S = 20.0
 """How long a question is kept; Flower's client waits 30 s for an answer."""
 LOOK_S = 0.15
+GIVEN_S = 120.0
+"""Work that got lost on its way is sent again for so long."""
 MAX_BODY_BYTES = 64 << 20
 IDLE_S = 60
 PUBLIC_KEY = b"flwr-public-key"
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Work that a device was sent, and has not been heard of since."""
+
+    events: list[Event]
+    at_s: float
 
 
 class FleetOnly:
@@ -48,6 +60,7 @@ class FleetOnly:
         self._app = app
         self._knows = knows
         self._log = log
+        self._given: dict[bytes, _Given] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -58,8 +71,9 @@ class FleetOnly:
             self._log(f"refused: {peer} asked for {path[:80]!r}, which devices may not")
             await _answer(send, 404)
             return
-        key, who = _key(scope), f"{peer}, {_fingerprint(_key(scope))}"
+        key = _key(scope)
         if not key or not await asyncio.to_thread(self._knows, key):
+            who = f"{peer}, {_fingerprint(key)}"
             self._log(f"refused: {who}: {'unknown or revoked key' if key else 'no key'}")
             await _answer(send, 401)
             return
@@ -68,10 +82,12 @@ class FleetOnly:
             self._log(f"refused: {peer} sent more than {MAX_BODY_BYTES} bytes to {path[:80]!r}")
             await _answer(send, 413)
             return
-        await self._pass(scope, receive, body, send, who)
+        if path not in (PULL, HEARTBEAT):
+            self._given.pop(key, None)  # it asks for what it was given, so it has it
+        await self._pass(scope, receive, body, send, key)
 
     async def _pass(
-        self, scope: Scope, receive: Receive, body: bytes, send: Send, who: str
+        self, scope: Scope, receive: Receive, body: bytes, send: Send, key: bytes
     ) -> None:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + (HOLD_S if scope["path"] == PULL else 0.0)
@@ -79,6 +95,8 @@ class FleetOnly:
         try:
             while True:
                 events = await _ask(self._app, scope, body)
+                if scope["path"] == PULL:
+                    events = self._or_given_before(key, events, loop.time())
                 is_empty = events[0].get("status") == 200 and not any(
                     event.get("body") for event in events
                 )
@@ -89,9 +107,24 @@ class FleetOnly:
             if gone is not None:
                 gone.cancel()
         if events[0].get("status") == 401:  # 403 is about a run that has ended
+            who = f"{(scope.get('client') or ('?',))[0]}, {_fingerprint(key)}"
             self._log(f"refused: {who}: a false signature, or a clock that is off")
         for event in events:
             await send(event)
+
+    def _or_given_before(self, key: bytes, events: list[Event], now_s: float) -> list[Event]:
+        """``events``, or the answer before where that got lost on its way.
+
+        Flower gives each message out once. A device that asks again, and has asked for nothing of
+        it, never got it: its connection broke under the answer.
+        """
+        if events[0].get("status") != 200:
+            return events
+        if any(event.get("body") for event in events):
+            self._given[key] = _Given(events, now_s)
+            return events
+        given = self._given.get(key)
+        return events if given is None or now_s - given.at_s > GIVEN_S else given.events
 
 
 class AdminOnly:

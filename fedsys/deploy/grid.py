@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -9,6 +10,7 @@ from flwr.serverapp import Grid
 from fedsys._flwr_private import Run
 from fedsys.clock import WallClock
 from fedsys.deploy import _flower
+from fedsys.deploy._replies import KeptReply, replies_of
 from fedsys.errors import WireError
 from fedsys.middleware.envelope import unseal
 from fedsys.types import LinkSample
@@ -59,11 +61,14 @@ class WireGrid(Grid):
         exchange_bps: float,
         begin_s: float = 0.0,
         clock: WallClock | None = None,
+        spool: Path | None = None,
     ) -> None:
+        """``spool`` is the folder where replies of a round are kept until they are added up."""
         self.piece_bytes = piece_bytes
         self.sent_bytes = (0, 0)
         """(down, up) since the start, estimated from the objects of each message."""
         self._inner = inner
+        self._replies = replies_of(inner, spool)
         self._places = dict(places)
         self._clock = clock or WallClock()
         self._zero_s = self._clock.now_s() - begin_s
@@ -110,6 +115,7 @@ class WireGrid(Grid):
             _flower.readdress(message, self._places[message.metadata.dst_node_id])
         sent_s = self.now_s
         self._sent.clear()
+        self._replies.begin()
         ids = list(self._inner.push_messages(messages))
         for message, local_steps in zip(messages, steps, strict=True):
             count, size_bytes = _flower.objects_of(message)
@@ -120,7 +126,7 @@ class WireGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Replies that have come, each measured."""
-        replies = list(self._inner.pull_messages(message_ids))
+        replies = self._replies.look(message_ids)
         for reply in replies:
             self._measure(reply)
         return replies
@@ -159,7 +165,7 @@ class WireGrid(Grid):
         if sent is None:
             return
         arrival_s = self.now_s
-        count, size_bytes = (0, 0) if reply.has_error() else _flower.objects_of(reply)
+        count, size_bytes = _traffic(reply)
         # The device asks for each object that it gets in a signed request of its own.
         up = size_bytes + (count + sent.down_objects + REQUESTS) * HEAD_BYTES
         down = sent.down_bytes + count * ANSWER_BYTES
@@ -189,6 +195,13 @@ class WireGrid(Grid):
 
     def _add(self, down: int, up: int) -> None:
         self.sent_bytes = (self.sent_bytes[0] + down, self.sent_bytes[1] + up)
+
+
+def _traffic(reply: Message) -> tuple[int, int]:
+    """Number of objects of a reply, and their bytes; an error may never have been on the wire."""
+    if reply.has_error():
+        return 0, 0
+    return reply.traffic if isinstance(reply, KeptReply) else _flower.objects_of(reply)
 
 
 def _local_steps(message: Message) -> int:

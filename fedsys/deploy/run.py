@@ -22,6 +22,14 @@ SILENT_S = 60.0
 """A server that does not answer for so long is given up."""
 
 
+APP_FAILED = "ServerApp failed with exception"
+"""How Flower begins to say that the program of a run has given up by itself."""
+
+
+class BrokenOffError(DeployError):
+    """The run ended by no fault of its own: it can go on from its checkpoint at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a run came to its end."""
@@ -102,8 +110,9 @@ def follow(
 ) -> Ended:
     """Wait for the end, telling of each round.
 
-    Raises DeployError with the reason of a run that failed, or of a server that is gone; what was
-    done until then is in the folder, and ``--resume`` goes on from it.
+    Raises DeployError with the reason of a run that failed, or of a server that is gone, and
+    BrokenOffError where a process of the run was ended from outside; what was done until then is
+    in the folder, and ``--resume`` goes on from it.
     """
     clock, told = WallClock(), _Told(folder, on_round)
     heard_s = clock.now_s()
@@ -134,7 +143,8 @@ def _ended(status: RunStatus, folder: RunFolder) -> Ended:
     why = status.details or f"Flower says {status.status}:{status.sub_status}"
     if status.sub_status == "stopped":
         why = "it was stopped, or its SuperLink had to be started again"
-    raise DeployError(f"the run failed after round {done}: {why}; --resume goes on from there")
+    kind = DeployError if why.startswith(APP_FAILED) else BrokenOffError
+    raise kind(f"the run failed after round {done}: {why}; --resume goes on from there")
 
 
 class _Told:

@@ -158,6 +158,28 @@ def test_nobody_asks_on_for_a_device_that_has_gone(flower, outside):
     assert len(flower.asked) == asked
 
 
+def test_work_that_got_lost_on_its_way_is_given_again_and_only_once_it_arrived(flower, outside):
+    flower.bodies[gate.PULL] = b"work"
+    with httpx.stream("POST", outside + gate.PULL, headers=ENROLLED):
+        pass  # the answer is on its way, and nobody reads it
+    flower.bodies[gate.PULL] = b""
+
+    again = httpx.post(outside + gate.PULL, headers=ENROLLED, timeout=10)
+    httpx.post(f"{outside}/v1/fleet/pull-object", headers=ENROLLED)
+    with pytest.raises(httpx.ReadTimeout):  # there is no more, so the question is kept
+        httpx.post(outside + gate.PULL, headers=ENROLLED, timeout=1)
+
+    assert again.content == b"work"
+
+
+def test_what_was_given_to_a_device_is_for_those_whom_flower_lets_in(flower, outside):
+    flower.bodies[gate.PULL] = b"work"
+    httpx.post(outside + gate.PULL, headers=ENROLLED)
+    flower.status, flower.bodies[gate.PULL] = 401, b""
+
+    assert httpx.post(outside + gate.PULL, headers=ENROLLED).content == b""
+
+
 def test_a_body_without_end_is_cut_off(flower, outside, monkeypatch):
     monkeypatch.setattr(gate, "MAX_BODY_BYTES", 1000)
 
