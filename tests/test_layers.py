@@ -27,6 +27,7 @@ OUTSIDE = {
         "fedsys/_flwr_private.py",
         "fedsys/cli/",
         "fedsys/deploy/_flower.py",
+        "fedsys/deploy/_replies.py",
         "fedsys/deploy/_warm.py",
         "fedsys/deploy/control.py",
         "fedsys/deploy/grid.py",
