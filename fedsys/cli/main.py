@@ -11,6 +11,7 @@ import typer
 
 from fedsys import __version__
 from fedsys.cli.ablate import ablate
+from fedsys.cli.bench import bench
 from fedsys.cli.client import client_app
 from fedsys.cli.codecs import codecs_app
 from fedsys.cli.compare import compare_command
@@ -40,6 +41,7 @@ app.command("compare")(compare_command)
 app.command()(sweep)
 app.command()(ablate)
 app.command()(plan)
+app.command()(bench)
 app.command()(report)
 app.command("list")(list_command)
 app.command("proxy")(proxy_command)
