@@ -5,9 +5,10 @@ from flwr.clientapp import ClientApp
 
 from clients.session import evaluate_reply, train_reply
 from fedsys.middleware.mod import codec_mod
+from fedsys.middleware.place import place_mod
 
 # A plain assignment: flwr looks for it in the syntax tree.
-app = ClientApp(mods=[codec_mod])
+app = ClientApp(mods=[place_mod, codec_mod])
 
 
 @app.train()

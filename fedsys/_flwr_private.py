@@ -47,11 +47,13 @@ def set_task_identity(run_id: int) -> None:
     """Say that this process is the server of run ``run_id``.
 
     ``Message(content, dst, type)`` reads these class attributes and raises RuntimeError outside a
-    Flower process while they are unset. They belong to the whole process.
+    Flower process while they are unset. They belong to the whole process, and one that Flower has
+    started as this run's server keeps the number of its task.
     """
+    if TaskIdentity._run_id != run_id or TaskIdentity._task_id is None:
+        TaskIdentity.task_id = 1
     TaskIdentity.run_id = run_id
     TaskIdentity.node_id = SERVER_NODE_ID
-    TaskIdentity.task_id = 1
 
 
 def stamp(message: Message, *, run_id: int, src_node_id: int, message_id: str) -> None:

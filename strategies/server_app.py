@@ -1,10 +1,11 @@
 """Flower entry point of the server: the experiment in the run config, run to its end.
 
 The server's composition root: it alone may load ``clients`` (by name), because the server needs
-initial weights and a held-out set.
+initial weights and a held-out set, and ``netem``, where Flower's nodes are simulated.
 """
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
@@ -14,11 +15,13 @@ from fedsys.config.load import parse_experiment
 from fedsys.config.schema import Experiment
 from fedsys.deploy.orders import ORDER, Order
 from fedsys.errors import ConfigError
+from fedsys.middleware.place import OUT
 from fedsys.options import configured
 from fedsys.registry import load
 from strategies._base import CONTROLLER_PARTS, Controller
 from strategies._deployment import run_order
 from strategies._flower import RoundBudget
+from strategies._simulated import Emulate, run_simulated
 
 app = ServerApp()
 
@@ -33,6 +36,17 @@ def main(grid: Grid, context: Context) -> None:
     if name := str(context.run_config.get(ORDER, "")):
         controller, task = controller_for(experiment), _server_task(experiment)
         run_order(Order.load(name), experiment, controller, task, grid)
+        return
+    if out := str(context.run_config.get(OUT, "")):
+        run_simulated(
+            experiment,
+            controller_for(experiment),
+            _server_task(experiment),
+            grid,
+            _emulation(),
+            path=Path(out),
+            run_id=context.run_id,
+        )
         return
     nodes = sorted(grid.get_node_ids())
     strategy_for(experiment, nodes).start(grid)
@@ -69,3 +83,12 @@ def strategy_for(experiment: Experiment, nodes: list[int]) -> RoundBudget:
 
 def _server_task(experiment: Experiment) -> Any:
     return importlib.import_module("clients.server_side").ServerTask(experiment)
+
+
+def _emulation() -> Emulate:
+    """Links in virtual time; devices have no use for them, so they do not come with the app."""
+    try:
+        emulate: Emulate = importlib.import_module("netem.emulation").virtual_grid
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"run config: 'out' needs fedsys installed here: {error}") from error
+    return emulate

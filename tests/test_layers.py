@@ -31,6 +31,7 @@ OUTSIDE = {
         "fedsys/deploy/_warm.py",
         "fedsys/deploy/control.py",
         "fedsys/deploy/grid.py",
+        "netem/emulation.py",
         "netem/grid.py",
         "netem/sizes.py",
         "clients/client_app.py",
@@ -39,6 +40,7 @@ OUTSIDE = {
         "strategies/_deployment.py",
         "strategies/_flower.py",
         "strategies/_round.py",
+        "strategies/_simulated.py",
         "strategies/server_app.py",
     ),
     "torch": ("clients/",),
@@ -94,11 +96,14 @@ def test_a_library_is_imported_only_where_it_belongs(file):
         assert places is None or file.startswith(places), f"{file} imports {name}"
 
 
-def test_only_the_server_app_loads_another_package_by_name_and_that_is_clients():
+def test_only_the_server_app_loads_other_packages_by_name():
     by_name = {
         (file, name) for file in sources() for name in imported(file) if name.startswith("by name")
     }
-    assert by_name == {("strategies/server_app.py", "by name: clients.server_side")}
+    assert by_name == {
+        ("strategies/server_app.py", "by name: clients.server_side"),
+        ("strategies/server_app.py", "by name: netem.emulation"),
+    }
 
 
 @pytest.mark.parametrize("file", sources())

@@ -105,5 +105,5 @@ def test_the_wheel_names_its_version_and_asks_for_no_exact_pin(wheel):
         assert "<" in requirement
 
 
-def test_flower_accepts_the_run_config_key_because_it_has_a_default():
-    assert PROJECT["tool"]["flwr"]["app"]["config"] == {"experiment": ""}
+def test_flower_accepts_the_run_config_keys_because_they_have_defaults():
+    assert PROJECT["tool"]["flwr"]["app"]["config"] == {"experiment": "", "out": ""}

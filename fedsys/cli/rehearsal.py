@@ -18,11 +18,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from clients.server_side import ServerTask
-from fedsys.cli.run import virtual_grid
 from fedsys.config.schema import Experiment
 from fedsys.middleware.mod import codec_mod
 from fedsys.rng import rng_for
 from fedsys.types import F32, NodeConfig, RoundRecord
+from netem.emulation import virtual_grid
 from strategies._flower import RoundBudget
 from strategies.server_app import controller_for
 

@@ -1,13 +1,10 @@
 """One simulated run: puts task, links, devices, workers, strategy and run folder together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
-from flwr.app import Message, MetricRecord
 from threadpoolctl import threadpool_limits
 
 from fedsys.cli.execution import INTERRUPTED
@@ -20,22 +17,18 @@ from fedsys.engine.pool import Pool
 from fedsys.engine.workforce import Hiring
 from fedsys.errors import ConfigError
 from fedsys.nodes import NodeCounts
-from fedsys.rng import rng_for
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import NodeConfig, RoundRecord
 from fedsys.wire.schema import Array
-from netem.devices import Device, device_for
+from netem.devices import device_for
+from netem.emulation import virtual_grid
 from netem.grid import VirtualGrid
-from netem.profiles import link_for, link_model
+from netem.profiles import link_for
 from strategies._flower import Ahead, RoundBudget
 from strategies.server_app import controller_for
 
-Submit = Callable[[Sequence[Message]], list[Future[Message]]]
-
 CLIENT_APP = "clients.client_app:app"
 EVALUATE, FACTS = "clients.server_side:evaluate_for", "clients.server_side:facts_for"
-KEPT_NODES = 4096
-"""Nodes whose devices are remembered; others are drawn again, with the same outcome."""
 COHORT, WARM_UP = "clients.cohort_app:serve", "clients.cohort_app:warm_up"
 
 
@@ -157,39 +150,6 @@ def _run(
     return RunResult(strategy.stopped_by, folder.records(), model_sha256)
 
 
-def virtual_grid(experiment: Experiment, nodes: range, submit: Submit, flops: float) -> VirtualGrid:
-    """The emulated network with these nodes on it, at virtual second 0.
-
-    ``flops`` are the operations that a training example takes; ``submit`` does the real work.
-    """
-    network, devices, seed = experiment.network, experiment.devices, experiment.run.seed
-
-    link = link_model(network.link, network.options)
-
-    @lru_cache(KEPT_NODES)
-    def device_of(node: int) -> Device:
-        return device_for(devices.profile, devices.options, seed, node)
-
-    def compute_s(node: int, reply: Message) -> float:
-        metrics = reply.content.get("metrics")
-        steps, samples = (_count(metrics, key) for key in ("local-steps", "samples"))
-        return steps * device_of(node).step_s(flops * samples / steps) if steps else 0.0
-
-    def drop(node: int, turn: int) -> bool:
-        return bool(rng_for(seed, "dropout", node, turn).random() < network.dropout_fraction)
-
-    return VirtualGrid(
-        node_ids=nodes,
-        link_of=lambda node: link.build(seed, node),
-        submit=submit,
-        compute_s=compute_s,
-        seed=seed,
-        server_egress_bps=_bps(network.server_up_mbps),
-        server_ingress_bps=_bps(network.server_down_mbps),
-        drop=drop if network.dropout_fraction else None,
-    )
-
-
 def _resume(folder: RunFolder, strategy: RoundBudget, grid: VirtualGrid) -> None:
     """Bring strategy and grid to the folder's checkpoint, and the records back to it."""
     checkpoint = folder.load_checkpoint()
@@ -211,12 +171,3 @@ def _node_config(node: int, clients: int, folder: RunFolder) -> NodeConfig:
         "durable": False,
         "threads": 1,
     }
-
-
-def _count(metrics: Any, key: str) -> int:
-    value = metrics.get(key, 0) if isinstance(metrics, MetricRecord) else 0
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def _bps(mbps: float | None) -> float | None:
-    return None if mbps is None else mbps * 1e6
