@@ -58,9 +58,9 @@ class Peer:
 
 
 PEER_RUNS = {
-    "plain loop, 2 processes": Peer("plain.py", ("--procs", "2")),
-    "plain loop, own SGD, 2 processes": Peer("plain.py", ("--procs", "2", "--opt", "manual")),
-    "stacked products, 2 processes": Peer("stacked.py", ("--kind", "bmm", "--procs", "2")),
+    "plain loop, 2 processes": Peer("plain.py", ("--procs", "2", "--threads", "1")),
+    "plain loop, own SGD, 2 processes": Peer("plain.py", ("--procs", "2", "--threads", "1", "--opt", "manual")),
+    "stacked products, 2 processes": Peer("stacked.py", ("--kind", "bmm", "--procs", "2", "--threads", "1")),
     "Flower with Ray": Peer("flower_sim.py", (), ("ray",)),
     "pfl": Peer("pfl_sim.py", (), ("pfl",)),
     "BlazeFL": Peer("blaze_sim.py", (), ("blazefl",)),

@@ -39,6 +39,11 @@ class Dense:
     bias: str | None
     activation: Activation
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its parameters."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:
@@ -69,7 +74,7 @@ def chain_of(model: nn.Module) -> Chain | None:
     layers = None if start is None else _layers(model, nodes[start:])
     if start is None or layers is None:
         return None
-    names = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
+    names = [name for layer in layers for name in layer.names]
     if sorted(names) != sorted(model.state_dict()):
         return None
     return Chain(_prefix(model, graph, nodes[start]), layers)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clients.data.feed import examples_of
-from clients.data.loader import Step, local_steps, steps_per_epoch
+from clients.data.loader import Step, joined_steps, local_steps, steps_per_epoch
 from clients.device import seed_torch
 from clients.stack import Stack, rows_for
 from clients.stacked import Member
@@ -22,7 +22,7 @@ from clients.workplace import Workplace
 from fedsys.clock import WallClock
 from fedsys.config.schema import Training
 from fedsys.rng import rng_for, seed_for
-from fedsys.types import F32, I64
+from fedsys.types import F32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +70,28 @@ def train_cohort(
     new matrix where it is None. Equal jobs give equal bytes, however they are divided among calls
     and processes. The workplace's model is used on the way and holds nothing of use afterwards.
     """
-    if out is None:
-        out = np.empty((len(jobs), place.layout.n), np.float32)
     if place.stack is None:
+        if out is None:
+            out = np.empty((len(jobs), place.layout.n), np.float32)
         return _one_by_one(place, jobs, out)
     place.model.train()
-    members = [_member(place, job, row) for job, row in zip(jobs, out, strict=True)]
+    members = [_member(place, job) for job in jobs]
     training = place.experiment.training
     full = training.batch_size * training.accumulation_steps
     trained: dict[int, Trained | Diverged] = {}
     for (rows, _), group in _groups(members, full).items():
-        for start in range(0, len(group), place.stack.chunk):
-            chunk = group[start : start + place.stack.chunk]
-            stacked = _together(place, place.stack, [members[k] for k in chunk], rows)
+        for chunk in _evenly(group, place.stack.chunk):
+            rest = [None if out is None else out[k] for k in chunk]
+            stacked = _together(place, place.stack, [members[k] for k in chunk], rows, rest)
             trained.update(zip(chunk, stacked, strict=True))
     return [trained[k] for k in range(len(jobs))]
+
+
+def _evenly(numbers: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """``numbers`` in as few parts of at most ``most`` as can be, of nearly equal length."""
+    parts = -(-len(numbers) // most)
+    for part in range(parts):
+        yield numbers[len(numbers) * part // parts : len(numbers) * (part + 1) // parts]
 
 
 def _one_by_one(place: Workplace, jobs: Sequence[Job], out: F32) -> list[Trained | Diverged]:
@@ -146,42 +153,45 @@ def _alone(
 
 
 def _together(
-    place: Workplace, stack: Stack, members: Sequence[Member], rows: int
+    place: Workplace,
+    stack: Stack,
+    members: Sequence[Member],
+    rows: int,
+    out: Sequence[F32 | None],
 ) -> list[Trained | Diverged]:
     """Train some clients as one stack."""
     clock = WallClock()
     start_s = clock.now_s()
-    outcomes, prepare_s = stack.train(members, rows, place.experiment.training)
-    train_s, steps = clock.now_s() - start_s, sum(len(m.steps) for m in members)
+    outcomes = stack.train(members, rows, place.experiment.training)
+    train_s, steps = clock.now_s() - start_s, sum(len(m.sizes) for m in members)
     trained: list[Trained | Diverged] = []
-    for m, outcome in zip(members, outcomes, strict=True):
-        share = len(m.steps) / steps
-        gather_s = outcome.gather_s + prepare_s * share
+    for m, outcome, row in zip(members, outcomes, out, strict=True):
+        share, weights = len(m.sizes) / steps, outcome.weights
+        if row is not None:
+            row[...] = weights
+            weights = row
         try:
-            result = result_of(outcome.losses, sum(map(len, m.steps)), gather_s)
+            result = result_of(outcome.losses, len(m.order), outcome.gather_s)
             if not outcome.is_finite:
-                check_finite(place.layout.parts(m.out), result.local_steps)
+                check_finite(place.layout.parts(weights), result.local_steps)
         except Diverged as error:
             trained.append(error)
             continue
-        trained.append(Trained(Weights(m.out), m.examples, result, train_s * share, 0.0))
+        trained.append(Trained(Weights(weights), m.examples, result, train_s * share, 0.0))
     return trained
 
 
-def _member(place: Workplace, job: Job, out: F32) -> Member:
+def _member(place: Workplace, job: Job) -> Member:
     part, training = place.data.part(job.client), place.experiment.training
+    order, sizes = joined_steps(*_batching(place, job, len(part)))
     return Member(
         start=job.start.flat,
         examples=len(part),
-        steps=[part[_joined(step)] for step in _steps(place, job)],
+        order=part[order],
+        sizes=sizes,
         lr=training.lr if job.lr is None else job.lr,
         proximal_mu=training.proximal_mu if job.proximal_mu is None else job.proximal_mu,
-        out=out,
     )
-
-
-def _joined(step: Step) -> I64:
-    return step[0] if len(step) == 1 else np.concatenate(step)
 
 
 def _groups(members: Sequence[Member], full: int) -> dict[tuple[int, bool], list[int]]:
@@ -190,20 +200,27 @@ def _groups(members: Sequence[Member], full: int) -> dict[tuple[int, bool], list
     Those with a proximal term are apart, because with one in it a stack reckons another way.
     """
     groups: dict[tuple[int, bool], list[int]] = {}
-    for k in sorted(range(len(members)), key=lambda k: -len(members[k].steps)):
+    for k in sorted(range(len(members)), key=lambda k: -len(members[k].sizes)):
         member = members[k]
-        rows = rows_for(max(map(len, member.steps)), full)
+        rows = rows_for(max(member.sizes), full)
         groups.setdefault((rows, member.proximal_mu > 0), []).append(k)
     return groups
 
 
 def _steps(place: Workplace, job: Job) -> Iterator[Step]:
     """The job's local steps: indices into the client's own examples."""
-    training, examples = place.experiment.training, len(place.data.part(job.client))
+    return local_steps(*_batching(place, job, len(place.data.part(job.client))))
+
+
+def _batching(
+    place: Workplace, job: Job, examples: int
+) -> tuple[int, int, int, int, np.random.Generator]:
+    """What decides which of a client's ``examples`` each step sees."""
+    training = place.experiment.training
     batching = (examples, training.batch_size, training.accumulation_steps)
-    epoch = steps_per_epoch(*batching)
+    steps = steps_per_epoch(*batching) if job.local_steps is None else job.local_steps
     rng = rng_for(place.experiment.run.seed, "batches", job.client, job.round)
-    return local_steps(*batching, epoch if job.local_steps is None else job.local_steps, rng)
+    return *batching, steps, rng
 
 
 def _training(place: Workplace, job: Job) -> Training:

@@ -16,13 +16,12 @@ from clients.chain import Chain, chain_of
 from clients.stacked import Loss, Member, Outcome, train_stack
 from clients.tasks._base import Examples, Task
 from clients.weights import Exchange, Layout, Weights
-from fedsys.clock import WallClock
 from fedsys.config.schema import Training
 from fedsys.rng import rng_for
 from fedsys.types import F32, I64
 
-_CHUNK_BYTES = 1 << 21
-"""Weights of the clients trained at once: what a core's own cache holds."""
+_CHUNK_BYTES = 1 << 20
+"""Weights of the clients trained at once: with their inputs, what a core's own cache holds."""
 _MIN_CHUNK, _MAX_CHUNK = 4, 32
 
 _TRIAL_SIZES = (33, 17, 2)
@@ -43,42 +42,20 @@ class Stack:
 
     @property
     def chunk(self) -> int:
-        """Clients to train at once."""
+        """Clients to train at once, at most."""
         return min(max(_CHUNK_BYTES // (4 * self.layout.n), _MIN_CHUNK), _MAX_CHUNK)
 
-    def train(
-        self, members: Sequence[Member], rows: int, training: Training
-    ) -> tuple[list[Outcome], float]:
-        """Train members, whose steps are indices of examples, in batches of ``rows`` rows.
-
-        Returns what became of them and the seconds that it took to prepare their examples.
-        """
-        clock = WallClock()
-        start_s = clock.now_s()
+    def train(self, members: Sequence[Member], rows: int, training: Training) -> list[Outcome]:
+        """Train members in batches of ``rows`` rows; what became of each, in order."""
+        chain, x = self.chain, self.examples.x
         if self.direct is not None:
-            source = (self.direct, self.examples.y)
-        else:
-            source, members = self._prepared(members)
-        prepare_s = clock.now_s() - start_s
-        outcomes = train_stack(self.chain, self.loss, self.layout, source, members, rows, training)
-        return outcomes, prepare_s
+            chain, x = replace(chain, prepare=_as_it_is), self.direct
+        source = (x, self.examples.y)
+        return train_stack(chain, self.loss, self.layout, source, members, rows, training)
 
-    def _prepared(
-        self, members: Sequence[Member]
-    ) -> tuple[tuple[Tensor, Tensor], Sequence[Member]]:
-        """The members' examples as the first layer takes them, and steps that index these."""
-        used, places = np.unique(
-            np.concatenate([step for m in members for step in m.steps]), return_inverse=True
-        )
-        index = torch.from_numpy(used)
-        with torch.no_grad():
-            source = (self.chain.prepare(self.examples.x[index]), self.examples.y[index])
-        local, at = [], 0
-        for m in members:
-            ends = at + np.cumsum([len(step) for step in m.steps])
-            local.append(replace(m, steps=np.split(places[at : ends[-1]], ends[:-1] - at)))
-            at = ends[-1]
-        return source, local
+
+def _as_it_is(examples: Tensor) -> Tensor:
+    return examples
 
 
 def rows_for(batch: int, full: int) -> int:
@@ -163,13 +140,13 @@ def _agrees(
         weights.load(Weights(start))
         loss, gradient = _autograd(stack, model, task, batch)
         lr = 0.1 * float(np.linalg.norm(start)) / (float(np.linalg.norm(gradient)) or 1.0)
-        members.append(Member(start, len(batch), [batch], lr, 0.0, np.empty_like(start)))
+        members.append(Member(start, len(batch), batch, [len(batch)], lr, 0.0))
         gradients.append(gradient)
         losses.append(loss)
-    found, _ = stack.train(members, max(_TRIAL_SIZES), _PLAIN)
+    found = stack.train(members, max(_TRIAL_SIZES), _PLAIN)
     as_autograd = all(
         abs(outcome.losses[0] - loss) <= _TOLERANCE * abs(loss)
-        and _close(stack.layout, m.start - m.out, np.float32(m.lr) * gradient, m.start)
+        and _close(stack.layout, m.start - outcome.weights, np.float32(m.lr) * gradient, m.start)
         for outcome, m, gradient, loss in zip(found, members, gradients, losses, strict=True)
     )
     return as_autograd and _same_alone(stack, members, training)
@@ -181,19 +158,17 @@ def _same_alone(stack: Stack, members: Sequence[Member], training: Training) -> 
     longer = [
         replace(
             m,
-            steps=[m.steps[0][:rows]] * count,
+            order=np.tile(m.order[:rows], count),
+            sizes=[len(m.order[:rows])] * count,
             proximal_mu=training.proximal_mu,
-            out=np.empty_like(m.out),
         )
         for count, m in enumerate(members, start=1)
     ]
-    stack.train(longer, rows, training)
-    together = [m.out.copy() for m in longer]
-    for m in longer:
-        stack.train([m], rows, training)
+    together = stack.train(longer, rows, training)
+    alone = [stack.train([m], rows, training)[0] for m in longer]
     return all(
-        np.array_equal(m.out, before, equal_nan=True)
-        for m, before in zip(longer, together, strict=True)
+        np.array_equal(a.weights, t.weights, equal_nan=True) and a.losses == t.losses
+        for a, t in zip(alone, together, strict=True)
     )
 
 

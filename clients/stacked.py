@@ -6,7 +6,7 @@ number; ``clients.stack`` checks that on the machine before it is relied upon.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,12 +15,17 @@ import torch
 from torch import Tensor
 
 from clients.chain import Activation, Chain, Dense
+from clients.stack_loss import CrossEntropy, Squares, StackLoss
 from clients.weights import Layout
 from fedsys.clock import WallClock
 from fedsys.config.schema import Training
 from fedsys.types import F32, I64
 
 Loss = Literal["cross-entropy", "mse"]
+
+_LOSSES: dict[Loss, type[StackLoss]] = {"cross-entropy": CrossEntropy, "mse": Squares}
+_GATHERED_BYTES = 1 << 20
+"""Inputs of several steps picked out at once, about: few enough to stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +36,26 @@ class Member:
     """The received weights, float32 [n]."""
     examples: int
     """How many the client has."""
-    steps: Sequence[I64]
-    """For each local step, the rows of the source that make its batch."""
+    order: I64
+    """Numbers of the examples of all local steps, end to end."""
+    sizes: Sequence[int]
+    """Examples of each step's batch."""
     lr: float
     proximal_mu: float
-    out: F32
-    """Where the trained weights go, float32 [n]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one client, besides its weights."""
+    """What became of one client."""
 
+    weights: F32
+    """The trained ones, float32 [n]."""
     losses: list[float]
     """Mean loss of each step's batch, before its update."""
     is_finite: bool
     """Whether all weights are; False where they only might not be."""
     gather_s: float
-    """Its share of the seconds in which examples were picked out."""
+    """Its share of the seconds in which examples were picked out and prepared."""
 
 
 @torch.no_grad()
@@ -63,18 +70,20 @@ def train_stack(
 ) -> list[Outcome]:
     """Train all ``members``; what became of each, in order.
 
-    ``source`` holds first-layer inputs float32 [n, in] and targets [n, ...]. Batches are filled up
-    to ``rows`` with examples of weight 0, so that a client's numbers depend on its own batches
-    alone.
+    ``source`` holds examples as the chain takes them [n, ...] and targets [n, ...]. Batches are
+    filled up to ``rows`` with examples of weight 0, so that a client's numbers depend on its own
+    batches alone.
     """
-    order = sorted(range(len(members)), key=lambda k: -len(members[k].steps))
+    order = sorted(range(len(members)), key=lambda k: -len(members[k].sizes))
     sorted_members = [members[k] for k in order]
     stack = _Stack(chain, loss, layout, sorted_members, rows, training)
     losses, finite = stack.run(*source)
-    each_s = stack.gather_s / sum(len(m.steps) for m in members)
+    each_s = stack.gather_s / sum(len(m.sizes) for m in members)
     outcomes = {
-        k: Outcome(values[: len(m.steps)], is_finite, each_s * len(m.steps))
-        for k, m, values, is_finite in zip(order, sorted_members, losses, finite, strict=True)
+        k: Outcome(weights, values[: len(m.sizes)], is_finite, each_s * len(m.sizes))
+        for k, m, weights, values, is_finite in zip(
+            order, sorted_members, stack.weights, losses, finite, strict=True
+        )
     }
     return [outcomes[k] for k in range(len(members))]
 
@@ -91,44 +100,58 @@ class _Stack:
         rows: int,
         training: Training,
     ) -> None:
-        self._layers, self._loss, self._layout = chain.layers, loss, layout
-        self._members = members
-        self._params = _stacked_params(chain, layout, members)
+        self._chain, self._loss = chain, _LOSSES[loss]
+        self._outputs = layout.shapes[chain.layers[-1].weight][0]
+        self._params, self._places = _stacked_params(chain, layout, members), layout.places
+        self.weights: F32 = np.empty((len(members), layout.n), np.float32)
         self._index, self._share = _batches(members, rows)
-        self._counts = [sum(len(m.steps) > t for m in members) for t in range(len(self._index))]
+        self._counts = [sum(len(m.sizes) > t for m in members) for t in range(len(self._index))]
         self._lr = torch.tensor([m.lr for m in members])[:, None, None]
         self._move = _Rule(self._params, members, training)
         self.gather_s = 0.0
 
     def run(self, x: Tensor, y: Tensor) -> tuple[list[list[float]], list[bool]]:
-        """Take all steps and hand the weights out; losses [c][t], and who has finite weights."""
+        """Take all steps to ``weights``; losses [c][t], and who has finite weights."""
         steps, clients, rows = self._index.shape
         shares = self._share if self._move.needs_gradient else self._share * self._lr
-        losses, clock = torch.zeros(steps, clients), WallClock()
-        for t, active in enumerate(self._counts):
+        losses = np.zeros((steps, clients), np.float32)
+        width = self._params[self._chain.layers[0].weight].shape[2]
+        for run in _runs(self._counts, 4 * rows * width):
+            active = self._counts[run.start]
             params = {name: p[:active] for name, p in self._params.items()}
-            start_s = clock.now_s()
-            index = self._index[t, :active].reshape(-1)
-            inputs = torch.index_select(x, 0, index).view(active, rows, -1)
-            targets = torch.index_select(y, 0, index).view(active, rows, *y.shape[1:])
-            self.gather_s += clock.now_s() - start_s
-            signals = self._forward(inputs, params)
-            losses[t, :active], slope = _loss_and_slope(
-                self._loss, signals[-1], targets, self._share[t, :active], shares[t, :active]
+            inputs, targets = self._gathered(x, y, run, active)
+            loss = self._loss(
+                targets, self._share[run, :active], shares[run, :active], self._outputs
             )
-            self._backward(signals, slope, params)
-            self._move.end_of_step(active)
+            for t, batch in enumerate(inputs):
+                signals = self._forward(batch, params)
+                self._backward(signals, loss.slope(t, signals[-1]), params)
+                self._move.end_of_step(active)
+            losses[run, :active] = loss.means()
+        for name, trained in self._params.items():
+            self.weights[:, self._places[name][0]] = trained.view(clients, -1).numpy()
         # A sum is not finite where a value is not, and costs a tenth of looking at each.
-        sums = functools.reduce(torch.add, (p.sum((1, 2)) for p in self._params.values()))
-        for place, member in enumerate(self._members):
-            for name, part in self._layout.parts(member.out).items():
-                part[...] = self._params[name][place].numpy().reshape(part.shape)
-        return losses.T.tolist(), sums.isfinite().tolist()
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = np.isfinite(np.add.reduce(self.weights, axis=1))
+        return losses.T.tolist(), finite.tolist()
+
+    def _gathered(
+        self, x: Tensor, y: Tensor, run: slice, active: int
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """First-layer inputs of each step of ``run``, [c, b, in], and targets [t, c, b, ...]."""
+        clock = WallClock()
+        start_s = clock.now_s()
+        index = self._index[run, :active]
+        flat = index.reshape(-1)
+        prepared = self._chain.prepare(torch.index_select(x, 0, flat))
+        targets = torch.index_select(y, 0, flat).view(*index.shape, *y.shape[1:])
+        self.gather_s += clock.now_s() - start_s
+        return prepared.view(*index.shape, -1).unbind(), targets
 
     def _forward(self, inputs: Tensor, params: dict[str, Tensor]) -> list[Tensor]:
         """Input of each layer, and the output of the last; [c, b, width]."""
         signals = [inputs]
-        for layer in self._layers:
+        for layer in self._chain.layers:
             weight = params[layer.weight].transpose(1, 2)
             if layer.bias is None:
                 z = torch.bmm(signals[-1], weight)
@@ -139,12 +162,25 @@ class _Stack:
 
     def _backward(self, signals: list[Tensor], slope: Tensor, params: dict[str, Tensor]) -> None:
         """Hand each layer's gradient on; ``slope`` is the loss's with respect to the output."""
-        for depth in reversed(range(len(self._layers))):
-            layer = self._layers[depth]
+        layers = self._chain.layers
+        for depth in reversed(range(len(layers))):
+            layer = layers[depth]
             slope = _through(layer.activation, signals[depth + 1], slope)
             below = torch.bmm(slope, params[layer.weight]) if depth else slope
             self._move.layer(layer, params, signals[depth], slope)
             slope = below
+
+
+def _runs(counts: Sequence[int], client_bytes: int) -> Iterator[slice]:
+    """Steps to gather at once: those with equally many clients, of ``client_bytes`` each."""
+    start = 0
+    while start < len(counts):
+        most = max(1, _GATHERED_BYTES // (client_bytes * counts[start]))
+        end = start + 1
+        while end < len(counts) and end - start < most and counts[end] == counts[start]:
+            end += 1
+        yield slice(start, end)
+        start = end
 
 
 class _Rule:
@@ -208,48 +244,44 @@ class _Rule:
 
 
 def _stacked_params(chain: Chain, layout: Layout, members: Sequence[Member]) -> dict[str, Tensor]:
-    """Weights float32 [c, out, in] and biases [c, 1, out], filled with what clients received."""
+    """Weights float32 [c, out, in] and biases [c, 1, out], filled with what clients received.
+
+    Each in one piece: products that add to a part of something larger go another way for a stack
+    of one.
+    """
     params: dict[str, Tensor] = {}
-    for layer in chain.layers:
-        params[layer.weight] = torch.empty(len(members), *layout.shapes[layer.weight])
-        if layer.bias is not None:
-            params[layer.bias] = torch.empty(len(members), 1, *layout.shapes[layer.bias])
     same = all(member.start is members[0].start for member in members)
     starts = members[0].start[None] if same else np.stack([m.start for m in members])
-    for name, part in layout.parts(starts).items():
-        stacked = params[name].numpy()
-        stacked[...] = part.reshape(len(starts), *stacked.shape[1:])
+    for name in (name for layer in chain.layers for name in layer.names):
+        place, shape = layout.places[name]
+        wide = shape if len(shape) > 1 else (1, *shape)
+        params[name] = torch.empty(len(members), *wide)
+        params[name].numpy()[...] = starts[:, place].reshape(-1, *wide)
     return params
 
 
 def _batches(members: Sequence[Member], rows: int) -> tuple[Tensor, Tensor]:
-    """Rows of the source int64 [t, c, b], and each one's share in its batch's mean [t, c, b, 1]."""
-    steps = max(len(m.steps) for m in members)
+    """Numbers of examples int64 [t, c, b], and each one's share in its batch's mean [t, c, b, 1].
+
+    Those that fill a batch up have share 0. They are the client's own: 0 times an infinite one of
+    another would be NaN.
+    """
+    steps = max(len(m.sizes) for m in members)
     index = np.zeros((steps, len(members), rows), np.int64)
     share = np.zeros((steps, len(members), rows, 1), np.float32)
-    for k, member in enumerate(members):
-        # Filling examples are the client's own: 0 times an infinite one of another would be NaN.
-        index[:, k] = member.steps[0][0]
-        for t, batch in enumerate(member.steps):
-            index[t, k, : len(batch)] = batch
-            share[t, k, : len(batch)] = 1 / len(batch)
+    for k, m in enumerate(members):
+        count = len(m.sizes)
+        if len(m.order) == count * rows:
+            index[:count, k] = m.order.reshape(count, rows)
+            share[:count, k] = 1 / rows
+            continue
+        index[:, k] = m.order[0]
+        end = 0
+        for t, size in enumerate(m.sizes):
+            start, end = end, end + size
+            index[t, k, :size] = m.order[start:end]
+            share[t, k, :size] = 1 / size
     return torch.from_numpy(index), torch.from_numpy(share)
-
-
-def _loss_and_slope(
-    loss: Loss, z: Tensor, targets: Tensor, weights: Tensor, shares: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Loss of each client [c], weighted by ``weights`` [c, b, 1]; its slope times ``shares``."""
-    if loss == "mse":
-        error = z - targets
-        total = (error.square() * weights).sum((1, 2)) / z.shape[2]
-        return total, error.mul_(shares).mul_(2 / z.shape[2])
-    classes = targets.unsqueeze(2)
-    log_p = torch.log_softmax(z, 2)
-    total = -(log_p.gather(2, classes) * weights).sum((1, 2))
-    slope = log_p.exp_()
-    slope.scatter_add_(2, classes, slope.new_full((1, 1, 1), -1).expand(classes.shape))
-    return total, slope.mul_(shares)
 
 
 def _activate(activation: Activation, z: Tensor) -> Tensor:
@@ -257,13 +289,15 @@ def _activate(activation: Activation, z: Tensor) -> Tensor:
         return z.relu_()
     if activation == "tanh":
         return z.tanh_()
-    return z.sigmoid_() if activation == "sigmoid" else z
+    # torch's sigmoid has other bits in the last few places of its memory than before them.
+    return z.neg_().exp_().add_(1).reciprocal_() if activation == "sigmoid" else z
 
 
 def _through(activation: Activation, output: Tensor, slope: Tensor) -> Tensor:
     """The slope before an activation whose output and slope after it are given."""
     if activation == "relu":
-        return slope.mul_(output > 0)
+        below: Tensor = torch.ops.aten.threshold_backward(slope, output, 0)
+        return below
     if activation == "tanh":
         return slope.mul_(1 - output * output)
     return slope.mul_(output * (1 - output)) if activation == "sigmoid" else slope

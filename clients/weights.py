@@ -41,6 +41,8 @@ class Layout:
     exact: frozenset[str]
     """Names of those that are not float32."""
     n: int
+    places: Mapping[str, tuple[slice, tuple[int, ...]]]
+    """Where in the flat vector each float32 tensor is, and its shape."""
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
@@ -50,8 +52,12 @@ class Layout:
             _check_dtype(name, tensor)
         shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         exact = frozenset(name for name, tensor in state.items() if tensor.dtype != torch.float32)
-        n = sum(math.prod(shape) for name, shape in shapes.items() if name not in exact)
-        return cls(shapes, exact, n)
+        places, n = {}, 0
+        for name, shape in shapes.items():
+            if name not in exact:
+                places[name] = slice(n, n + math.prod(shape)), shape
+                n += math.prod(shape)
+        return cls(shapes, exact, n, places)
 
     def weights(self, arrays: Mapping[str, Array]) -> Weights:
         """``arrays`` as Weights; FedsysError, naming the first tensor that does not fit."""
@@ -75,13 +81,11 @@ class Layout:
         """
         if flat.shape[-1] != self.n:
             raise FedsysError(f"received {flat.shape[-1]} float32 values, the model has {self.n}")
-        parts, at, stack = {}, 0, flat.shape[:-1]
-        for name, shape in self.shapes.items():
-            if name not in self.exact:
-                size = math.prod(shape)
-                parts[name] = flat[..., at : at + size].reshape(*stack, *shape)
-                at += size
-        return parts
+        stack = flat.shape[:-1]
+        return {
+            name: flat[..., place].reshape(*stack, *shape)
+            for name, (place, shape) in self.places.items()
+        }
 
 
 class Exchange:

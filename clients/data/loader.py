@@ -1,7 +1,8 @@
 """Which examples each local step sees: shuffled epochs, cut into batches, grouped into steps."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -32,6 +33,26 @@ def local_steps(
         batches = [order[a:b] for a, b in pairwise([*starts, n])]
         for step in range(min(per_epoch, count - done)):
             yield batches[step * accumulation_steps : (step + 1) * accumulation_steps]
+
+
+def joined_steps(
+    n: int, batch_size: int, accumulation_steps: int, count: int, rng: np.random.Generator
+) -> tuple[I64, Sequence[int]]:
+    """What ``local_steps`` gives end to end, and how many examples each step has."""
+    sizes = _step_sizes(n, batch_size, accumulation_steps)
+    if count == len(sizes):
+        return rng.permutation(n), sizes
+    epochs = -(-count // len(sizes))
+    order = np.concatenate([rng.permutation(n) for _ in range(epochs)])
+    taken = (sizes * epochs)[:count]
+    return order[: sum(taken)], taken
+
+
+@lru_cache(maxsize=1024)
+def _step_sizes(n: int, batch_size: int, accumulation_steps: int) -> tuple[int, ...]:
+    """Examples of each step of one epoch."""
+    ends = [*_batch_starts(n, batch_size)[::accumulation_steps], n]
+    return tuple(end - start for start, end in pairwise(ends))
 
 
 def _batch_starts(n: int, batch_size: int) -> list[int]:

@@ -14,6 +14,7 @@ from fedsys._flwr_private import (
     message_with,
     set_task_identity,
 )
+from fedsys.engine.memory import keep_freed_memory
 from fedsys.middleware.brief import Briefs
 from fedsys.types import NodeConfig, RunConfig
 
@@ -79,6 +80,7 @@ class Service:
 
     def prepare(self) -> None:
         """Import the app and call its ``warm_up``, once in a process; raises what they raise."""
+        keep_freed_memory()
         set_task_identity(self.run_id)
         named(self.app)
         if self.cohort is not None:
