@@ -5,7 +5,7 @@ a peak or a benchmark is published, ours is an estimate from it and says so.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fedsys.errors import ConfigError
@@ -53,10 +53,8 @@ class DeviceOptions:
         if self.spread == 0:
             return device
         factor = float(rng_for(seed, "device-spread", node).lognormal(0.0, self.spread))
-        return replace(
-            device,
-            flops_per_s=device.flops_per_s * factor,
-            overhead_ms=device.overhead_ms / factor,
+        return Device(
+            flops_per_s=device.flops_per_s * factor, overhead_ms=device.overhead_ms / factor
         )
 
 
@@ -115,8 +113,8 @@ def available_devices() -> list[tuple[str, str]]:
     ]
 
 
-def device_for(name: str, options: dict[str, Any], seed: int, node: int) -> Device:
-    """The device of ``node``: a profile whose numbers ``options`` may replace, and a ``spread``.
+def device_model(name: str, options: dict[str, Any]) -> DeviceOptions:
+    """A profile whose numbers ``options`` may replace, and a ``spread``.
 
     Raises ConfigError for a name or an option that does not exist.
     """
@@ -125,4 +123,9 @@ def device_for(name: str, options: dict[str, Any], seed: int, node: int) -> Devi
         raise ConfigError(f"no device '{name}'; {nearest(name, list(DEVICES))}")
     numbers = {"flops_per_s": profile.flops_per_s, "overhead_ms": profile.overhead_ms, **options}
     chosen: DeviceOptions = configured(f"device '{name}'", DeviceOptions, numbers)
-    return chosen.build(seed, node)
+    return chosen
+
+
+def device_for(name: str, options: dict[str, Any], seed: int, node: int) -> Device:
+    """The device of ``node``; see ``device_model``, which many nodes share."""
+    return device_model(name, options).build(seed, node)

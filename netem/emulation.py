@@ -9,7 +9,7 @@ from flwr.app import Message, MetricRecord
 
 from fedsys.config.schema import Experiment
 from fedsys.rng import rng_for
-from netem.devices import Device, device_for
+from netem.devices import Device, device_model
 from netem.grid import VirtualGrid
 from netem.profiles import link_model
 
@@ -30,10 +30,11 @@ def virtual_grid(
     network, devices, seed = experiment.network, experiment.devices, experiment.run.seed
 
     link = link_model(network.link, network.options)
+    device = device_model(devices.profile, devices.options)
 
     @lru_cache(KEPT_NODES)
     def device_of(node: int) -> Device:
-        return device_for(devices.profile, devices.options, seed, node)
+        return device.build(seed, node)
 
     def compute_s(node: int, reply: Message) -> float:
         metrics = reply.content.get("metrics")

@@ -7,9 +7,9 @@ The figures were read off the sockets of a SuperLink and its SuperNodes; a test 
 
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
-from fedsys.middleware.control import unwrap
+from fedsys.middleware.control import PACKET, STYPE
 from fedsys.middleware.envelope import PIECE_BYTES
 from netem.transfer import Traffic
 
@@ -77,17 +77,14 @@ def _objects(message: Message) -> tuple[int, int]:
     """
     if message.has_error():
         return 1, OBJECT_BYTES
-    content = message.content
-    size_bytes = content_bytes(content)
-    if unwrap(content) is not None:
-        return _pieces(size_bytes)
-    objects = 2
-    for record in content.values():
+    objects, size_bytes, sealed = 2, 0, False
+    for record in message.content.values():
         objects += 1
-        if isinstance(record, ArrayRecord):
-            chunks = (max(1, -(-len(array.data) // CHUNK_BYTES)) for array in record.values())
-            objects += sum(1 + count for count in chunks)
-    return objects, size_bytes + objects * OBJECT_BYTES
+        size_bytes += record_bytes(record)
+        for name, array in record.items() if isinstance(record, ArrayRecord) else ():
+            objects += 1 + max(1, -(-len(array.data) // CHUNK_BYTES))
+            sealed = sealed or (name == PACKET and array.stype == STYPE)
+    return _pieces(size_bytes) if sealed else (objects, size_bytes + objects * OBJECT_BYTES)
 
 
 def _pieces(size_bytes: int) -> tuple[int, int]:
@@ -96,15 +93,11 @@ def _pieces(size_bytes: int) -> tuple[int, int]:
     return objects, size_bytes + objects * OBJECT_BYTES
 
 
-def content_bytes(content: RecordDict) -> int:
-    """Bytes of the records themselves: the length of the arrays' data, the rest deflated."""
-    size_bytes = 0
-    for record in content.values():
-        if isinstance(record, ArrayRecord):
-            size_bytes += sum(len(array.data) for array in record.values())
-        else:
-            size_bytes += _deflated_bytes(record)
-    return size_bytes
+def record_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    """Bytes of a record itself: the length of its arrays' data, or of any other deflated."""
+    if isinstance(record, ArrayRecord):
+        return sum([len(array.data) for array in record.values()])
+    return _deflated_bytes(record)
 
 
 def _deflated_bytes(record: ConfigRecord | MetricRecord) -> int:
