@@ -17,7 +17,13 @@ from benchmarks.deploy_page import write_page
 from benchmarks.deploy_rig import Row
 from benchmarks.provenance import provenance
 
-SECTIONS = {"big": "deploy_big", "rounds": "deploy_rounds"}
+SECTIONS = {
+    "big": "deploy_big",
+    "rounds": "deploy_rounds",
+    "idle": "deploy_idle",
+    "crowd": "deploy_crowd",
+    "chaos": "deploy_chaos",
+}
 
 
 def main() -> int:

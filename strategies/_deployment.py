@@ -11,7 +11,7 @@ from fedsys.clock import WallClock
 from fedsys.config.schema import Experiment
 from fedsys.deploy import _flower
 from fedsys.deploy.grid import WireGrid
-from fedsys.deploy.orders import Order
+from fedsys.deploy.orders import Order, sole_writer
 from fedsys.errors import ConfigError
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
@@ -54,6 +54,18 @@ def run_order(
     is written when a budget has been met, and by nothing else.
     """
     clock = WallClock()
+    with sole_writer(order.folder_path, clock):
+        _run(order, experiment, controller, task, inner, clock)
+
+
+def _run(
+    order: Order,
+    experiment: Experiment,
+    controller: Controller[Any],
+    task: ServerSide,
+    inner: Grid,
+    clock: WallClock,
+) -> None:
     start_s = clock.now_s()
     folder = RunFolder.open(order.folder_path)
     _flower.limit_chunks(order.chunk_bytes)

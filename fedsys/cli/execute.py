@@ -117,7 +117,7 @@ def run_on(
             nodes = starts.nodes(control, entries, at_least=least, wait_s=wait_s, stop=stop)
             folder.truncate(len(_done(folder)))
             run_id = start_run(control, home, experiment, folder, nodes)
-            with starts.again_if_broken_off(folder):
+            with starts.again_if_broken_off(home, folder, run_id):
                 ended = follow(control, run_id, folder, on_round=told, stop=stop)
                 break
     trial = Trial(ended.records, ended.stopped_by or INTERRUPTED)
@@ -158,13 +158,17 @@ class _Starts:
         return wait(1 if self._count else at_least, wait_s)
 
     @contextlib.contextmanager
-    def again_if_broken_off(self, folder: RunFolder) -> Iterator[None]:
+    def again_if_broken_off(
+        self, home: ServerHome, folder: RunFolder, run_id: int
+    ) -> Iterator[None]:
         """Swallow BrokenOffError as long as rounds are added between one and the next."""
-        from fedsys.deploy.run import BrokenOffError
+        from fedsys.deploy.run import BrokenOffError, is_taken_over
 
         try:
             yield
         except BrokenOffError as error:
+            if is_taken_over(home, folder, run_id):
+                raise DeployError(f"{folder.path}: another 'fedsys run' goes on with it") from error
             rounds = len(_done(folder))
             self._count = self._count + 1 if rounds == self._rounds else 1
             self._rounds = rounds

@@ -3,6 +3,8 @@
 What forks tasks is in ``_warm``, how processes are started in ``_process``.
 """
 
+import datetime
+import functools
 import hashlib
 import importlib
 import os
@@ -14,9 +16,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.app import Message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.proto import control_pb2
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -34,6 +39,12 @@ ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.15",
 }
+WAITING = (
+    "SELECT DISTINCT dst_node_id FROM message_ins "
+    "WHERE delivered_at = '' AND created_at + ttl > :now_s"
+)
+KEEP_S = 50.0
+"""The server keeps them for 60 s."""
 CHUNK_BYTES = "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"
 PUSHES = "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES"
 PULLS = "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS"
@@ -132,7 +143,7 @@ def superlink(settings: Settings) -> None:
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
     from flwr.superlink.config_loader import SuperLinkLifespanConfig
 
-    from fedsys.deploy.gate import serve
+    from fedsys.deploy.gate import Devices, serve
 
     link = module("flwr.superlink.cli.flower_superlink")
     home, port = Path(settings["home"]), int(settings["control_port"])
@@ -167,11 +178,27 @@ def superlink(settings: Settings) -> None:
     public = (str(settings["host"]), int(settings["port"]))
 
     def run(app: Any, **options: Any) -> None:
-        def knows(key: bytes) -> bool:
+        def node_of(key: bytes) -> int | None:
             found: int | None = app.state.linkstate_factory.state().get_node_id_by_public_key(key)
-            return found is not None
+            return found
 
-        serve(app, public=public, token=str(settings["token"]), knows=knows, options=options)
+        def alive(node: int) -> None:
+            state = app.state.linkstate_factory.state()
+            state.acknowledge_node_heartbeat(node, HEARTBEAT_DEFAULT_INTERVAL)
+
+        def with_work() -> set[int]:
+            now_s = datetime.datetime.now(datetime.UTC).timestamp()
+            # Its own way to ask also marks what it finds as delivered.
+            rows = app.state.linkstate_factory.state().query(WAITING, {"now_s": now_s})
+            return {int(row["dst_node_id"]) % (1 << 64) for row in rows}
+
+        serve(
+            app,
+            public=public,
+            token=str(settings["token"]),
+            devices=Devices(node_of, alive, with_work),
+            options=options,
+        )
 
     link.uvicorn = types.SimpleNamespace(run=run)
     _start_tasks(port, secret, files[0], ["strategies.server_app", "clients.server_side"])
@@ -186,6 +213,7 @@ def supernode(settings: Settings) -> None:
     that asks has ended: here it ends, and the supervisor starts another.
     """
     from fedsys.clock import WallClock
+    from fedsys.deploy.quiet import quiet
     from fedsys.deploy.refusals import explained
 
     node = module("flwr.supernode.cli.flower_supernode")
@@ -218,11 +246,28 @@ def supernode(settings: Settings) -> None:
     loop.time = types.SimpleNamespace(sleep=lambda s: clock.sleep_s(min(s, POLL_S)))
     # Each question is a kilobyte on the link; a message's pieces come within a second of its head.
     pull_after(0.3, 3.0)
-    fleet.NodeAuthHttpInterceptor = explained(fleet.NodeAuthHttpInterceptor)
+    signing = quiet(fleet.NodeAuthHttpInterceptor, _beat, clock)
+    fleet.NodeAuthHttpInterceptor = explained(signing)
+    _keep_connections()
     _start_tasks(port, secret, None, ["clients.client_app"])
     node.flower_supernode()
     print("the SuperNode's loop has ended", flush=True)
     os._exit(1)
+
+
+def _beat(request: httpx.Request) -> httpx.Response:
+    """What the server answers to a heartbeat."""
+    content = SendNodeHeartbeatResponse(success=True).SerializeToString()
+    return httpx.Response(200, content=content, request=request)
+
+
+def _keep_connections() -> None:
+    """Keep idle connections; httpx drops them after 5 s, and a new one costs 3 kB of TLS."""
+    client = module("flwr.supercore.protobuf.client")
+    limits = httpx.Limits(keepalive_expiry=KEEP_S)
+    own = types.ModuleType("httpx")
+    own.__dict__.update(httpx.__dict__, Client=functools.partial(httpx.Client, limits=limits))
+    client.httpx = own
 
 
 def _start_tasks(

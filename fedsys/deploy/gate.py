@@ -28,8 +28,12 @@ PULL = "/v1/fleet/pull-messages"
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 ENROLLED_ONLY = ("register-node", "unregister-node")
 """Devices do neither here: the server's owner enrols and revokes."""
-HOLD_S = 20.0
-"""How long a question is kept; Flower's client waits 30 s for an answer."""
+GOODBYES = ("/v1/fleet/deactivate-node", "/v1/fleet/send-node-heartbeat")
+"""After the first a device is not there; the second Flower notes itself."""
+HOLD_S = 25.0
+"""How long a question is kept; see ``fedsys.deploy.quiet``."""
+HEARD_S = 10.0
+"""Between two notes that a device is there, at least; Flower believes one for 60 s."""
 LOOK_S = 0.15
 GIVEN_S = 120.0
 """Work that got lost on its way is sent again for so long."""
@@ -46,19 +50,33 @@ class _Given:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What Flower's state says of devices."""
+
+    node_of: Callable[[bytes], int | None]
+    """Which enrolled device a public key is of. Flower asks that, too, but after it has read and
+    parsed what a stranger sends, and in one case with an answer that it also gives to a device that
+    comes back too soon."""
+    alive: Callable[[int], None]
+    """Notes that a device is there."""
+    with_work: Callable[[], set[int]]
+    """Devices for which a message waits. To ask Flower itself for every question that is kept,
+    again and again, costs the check of a signature each."""
+
+
 class FleetOnly:
     """Lets through what an enrolled device needs, and logs who is refused.
 
-    ``knows`` says whether a public key is one of an enrolled device. Flower asks that, too, but
-    after it has read and parsed what a stranger sends, and in one case with an answer that it also
-    gives to a device that comes back too soon.
+    Every request that Flower takes from a device is a sign of life of it.
     """
 
-    def __init__(
-        self, app: App, knows: Callable[[bytes], bool], log: Callable[[str], None]
-    ) -> None:
+    def __init__(self, app: App, devices: Devices, log: Callable[[str], None]) -> None:
         self._app = app
-        self._knows = knows
+        self._devices = devices
+        self._heard_s: dict[int, float] = {}
+        self._looked_s = float("-inf")
+        self._have_work: set[int] = set()
         self._log = log
         self._given: dict[bytes, _Given] = {}
 
@@ -72,7 +90,8 @@ class FleetOnly:
             await _answer(send, 404)
             return
         key = _key(scope)
-        if not key or not await asyncio.to_thread(self._knows, key):
+        node = await asyncio.to_thread(self._devices.node_of, key) if key else None
+        if node is None:
             who = f"{peer}, {_fingerprint(key)}"
             self._log(f"refused: {who}: {'unknown or revoked key' if key else 'no key'}")
             await _answer(send, 401)
@@ -84,33 +103,52 @@ class FleetOnly:
             return
         if path not in (PULL, HEARTBEAT):
             self._given.pop(key, None)  # it asks for what it was given, so it has it
-        await self._pass(scope, receive, body, send, key)
-
-    async def _pass(
-        self, scope: Scope, receive: Receive, body: bytes, send: Send, key: bytes
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + (HOLD_S if scope["path"] == PULL else 0.0)
-        gone = asyncio.ensure_future(_until_gone(receive)) if scope["path"] == PULL else None
-        try:
-            while True:
-                events = await _ask(self._app, scope, body)
-                if scope["path"] == PULL:
-                    events = self._or_given_before(key, events, loop.time())
-                is_empty = events[0].get("status") == 200 and not any(
-                    event.get("body") for event in events
-                )
-                if not is_empty or loop.time() >= until_s or (gone is not None and gone.done()):
-                    break
-                await asyncio.sleep(LOOK_S)
-        finally:
-            if gone is not None:
-                gone.cancel()
+        if path == PULL:
+            events = await self._kept(scope, receive, body, key, node)
+        else:
+            events = await _ask(self._app, scope, body)
+        if events[0].get("status") == 200 and path not in GOODBYES:
+            await self._heard(node)
         if events[0].get("status") == 401:  # 403 is about a run that has ended
             who = f"{(scope.get('client') or ('?',))[0]}, {_fingerprint(key)}"
             self._log(f"refused: {who}: a false signature, or a clock that is off")
         for event in events:
             await send(event)
+
+    async def _heard(self, node: int) -> None:
+        """A sign of life, written down now and then."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._heard_s.get(node, float("-inf")) >= HEARD_S:
+            self._heard_s[node] = now_s
+            await asyncio.to_thread(self._devices.alive, node)
+
+    async def _kept(
+        self, scope: Scope, receive: Receive, body: bytes, key: bytes, node: int
+    ) -> list[Event]:
+        """The answer to a question for work, once there is some, or it was kept long enough."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + HOLD_S
+        gone = asyncio.ensure_future(_until_gone(receive))
+        try:
+            while True:
+                events = self._or_given_before(key, await _ask(self._app, scope, body), loop.time())
+                if not _is_empty(events):
+                    return events
+                await self._heard(node)
+                while not await self._has_work(node):
+                    if loop.time() >= until_s or gone.done():
+                        return events
+                    await asyncio.sleep(LOOK_S)
+        finally:
+            gone.cancel()
+
+    async def _has_work(self, node: int) -> bool:
+        """Whether a message waits for the device, by a look that all questions share."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self._have_work = await asyncio.to_thread(self._devices.with_work)
+        return node in self._have_work
 
     def _or_given_before(self, key: bytes, events: list[Event], now_s: float) -> list[Event]:
         """``events``, or the answer before where that got lost on its way.
@@ -118,10 +156,9 @@ class FleetOnly:
         Flower gives each message out once. A device that asks again, and has asked for nothing of
         it, never got it: its connection broke under the answer.
         """
-        if events[0].get("status") != 200:
-            return events
-        if any(event.get("body") for event in events):
-            self._given[key] = _Given(events, now_s)
+        if not _is_empty(events):
+            if events[0].get("status") == 200:
+                self._given[key] = _Given(events, now_s)
             return events
         given = self._given.get(key)
         return events if given is None or now_s - given.at_s > GIVEN_S else given.events
@@ -160,7 +197,7 @@ def serve(
     *,
     public: tuple[str, int],
     token: str,
-    knows: Callable[[bytes], bool],
+    devices: Devices,
     options: dict[str, Any],
 ) -> None:
     """Serve ``app`` on loopback as ``options`` say, and its Fleet API at ``public``."""
@@ -171,7 +208,7 @@ def serve(
     inside = _Announcing(uvicorn.Config(AdminOnly(app, token, _say), **common))
     outside = _Beside(
         uvicorn.Config(
-            FleetOnly(app, knows, _say),
+            FleetOnly(app, devices, _say),
             **(common | {"host": host, "port": port, "lifespan": "off", "server_header": False}),
         )
     )
@@ -237,6 +274,11 @@ async def _body(receive: Receive) -> bytes | None:
             return None
         if not event.get("more_body"):
             return b"".join(parts)
+
+
+def _is_empty(events: list[Event]) -> bool:
+    """Whether Flower had nothing to give."""
+    return events[0].get("status") == 200 and not any(event.get("body") for event in events)
 
 
 async def _until_gone(receive: Receive) -> None:

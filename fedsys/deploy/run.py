@@ -1,5 +1,6 @@
 """One run on a server, followed from outside: who takes part, how far it is, how it ended."""
 
+import hashlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fedsys.deploy import _flower
 from fedsys.deploy.control import Control, RunStatus
 from fedsys.deploy.home import NodeEntry, ServerHome
 from fedsys.deploy.orders import ORDER, PROTOCOL, PROTOCOL_KEY, Order, write_app
+from fedsys.deploy.private import write_private
 from fedsys.errors import ConfigError, DeployError
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import RoundRecord
@@ -90,14 +92,43 @@ def start_run(
     folder: RunFolder,
     nodes: dict[int, NodeEntry],
 ) -> int:
-    """Hand the experiment to the server; Flower's number of the run."""
+    """Hand the experiment to the server; Flower's number of the run.
+
+    A run into the same folder that is still under way is stopped: whoever followed it is gone.
+    """
+    mark = _mark(home, folder)
+    previous = _marked(mark)
+    if previous is not None and any(
+        run.run_id == previous and not run.is_finished for run in control.runs()
+    ):
+        control.stop_run(previous)
     parts = {node_id: entry.partition for node_id, entry in nodes.items()}
     paces = {node_id: entry.pace for node_id, entry in nodes.items()}
     order = Order.of(folder.path, parts, paces).save(home.path)
     with tempfile.TemporaryDirectory(prefix="fedsys-app-") as app:
         write_app(Path(app), __version__)
         config = {"experiment": dump_toml(experiment), ORDER: order, PROTOCOL_KEY: PROTOCOL}
-        return control.start(Path(app), config)
+        run_id = control.start(Path(app), config)
+    write_private(mark, str(run_id).encode())
+    return run_id
+
+
+def is_taken_over(home: ServerHome, folder: RunFolder, run_id: int) -> bool:
+    """Whether somebody else has begun a run into the folder since."""
+    return _marked(_mark(home, folder)) not in (run_id, None)
+
+
+def _mark(home: ServerHome, folder: RunFolder) -> Path:
+    """The file that holds the number of the last run into the folder."""
+    digest = hashlib.sha256(str(folder.path.absolute()).encode()).hexdigest()[:16]
+    return home.path / "orders" / f"{digest}.run"
+
+
+def _marked(mark: Path) -> int | None:
+    try:
+        return int(mark.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def follow(
