@@ -15,7 +15,7 @@ from netem.profiles import link_model
 
 Submit = Callable[[Sequence[Message]], list[Future[Message]]]
 
-KEPT_NODES = 4096
+KEPT_NODES = 16384
 """Nodes whose devices are remembered; others are drawn again, with the same outcome."""
 
 

@@ -32,7 +32,7 @@ from netem.rate import RateCurve
 from netem.sizes import download, upload
 from netem.timeline import Exchange, Outcome, Timeline
 
-KEPT_LINKS = 2048
+KEPT_LINKS = 16384
 """Nodes whose links are remembered; another's is made again when it is needed, as it was."""
 KEPT_SAMPLES = 65536
 """Exchanges that ``measured`` remembers; the oldest are forgotten, so that memory stays flat."""
@@ -189,7 +189,8 @@ class VirtualGrid(Grid):
         deadline_s = math.inf if timeout is None else self.now_s + max(0.0, timeout)
         waiting = {self._pending[message_id].exchange.key for message_id in ids}
         while waiting and self._is_due(deadline_s):
-            waiting -= {exchange.key for exchange in self._step()}
+            for exchange in self._step():
+                waiting.discard(exchange.key)
         if waiting and deadline_s < math.inf:
             self._timeline.now_s = deadline_s
         return self.pull_messages(ids)

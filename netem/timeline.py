@@ -128,19 +128,23 @@ class Timeline:
         if self._next_s is None:
             next_s = self._events[0][0] if self._events else math.inf
             for link in self._shared.values():
-                next_s = min(next_s, link.next_event_s())
+                link_s = link.next_event_s()
+                if link_s < next_s:
+                    next_s = link_s
             self._next_s = next_s
         return self._next_s
 
     def step(self) -> list[Exchange]:
         """Move the clock to the next event; the exchanges that ended with it."""
-        self.now_s = max(self.now_s, self.next_event_s())
+        self.now_s = now_s = max(self.now_s, self.next_event_s())
         ended: list[Exchange] = []
         for link in self._shared.values():
-            for key in link.advance_to(self.now_s):
-                self._end_phase(key)
-        while self._events and self._events[0][0] <= self.now_s:
-            _, key, event = heapq.heappop(self._events)
+            if link.next_event_s() <= now_s:
+                for key in link.advance_to(now_s):
+                    self._end_phase(key)
+        events = self._events
+        while events and events[0][0] <= now_s:
+            _, key, event = heapq.heappop(events)
             if key not in self._open:  # it was lost while this event of it lay ahead
                 continue
             exchange = self._own_exchange(key)
