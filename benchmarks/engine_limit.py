@@ -18,10 +18,9 @@ import torch
 from torch.nn import functional
 
 from benchmarks.engine_work import Work, works
-from clients.cohort import Job, train_cohort
+from clients.limit import block_training
 from clients.workplace import workplace_for
 from fedsys.config.load import dump_toml
-from fedsys.partial import blocks_of
 
 
 def main() -> None:
@@ -104,27 +103,7 @@ def _plain_model(name: str) -> torch.nn.Module:
 def _training(work: Work, settings: list[str], rank: int, workers: int) -> Callable[[], None]:
     """This process's blocks of a round, from the same weights each time."""
     place = workplace_for(dump_toml(work.experiment(1, settings)))
-    start = place.weights.save()
-    mine = blocks_of(work.cohort)[rank::workers]
-    turn = 0
-
-    def action() -> None:
-        nonlocal turn
-        turn += 1
-        for block in mine:
-            numbers = range(work.cohort)[block]
-            jobs = [
-                Job(
-                    client=(turn * work.cohort + number) % work.clients,
-                    start=start,
-                    round=turn,
-                    local_steps=work.steps // work.cohort,
-                )
-                for number in numbers
-            ]
-            train_cohort(place, jobs)
-
-    return action
+    return block_training(place, work.cohort, work.steps // work.cohort, rank, workers)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 
 from clients.cohort import Job, train_cohort
 from clients.weights import build_model
-from clients.workplace import workplace_for
+from clients.workplace import Workplace, workplace_for
 from fedsys.clock import WallClock
 from fedsys.partial import blocks_of
 
@@ -51,6 +51,13 @@ def blocks_s(
     ``cohort`` clients of the experiment train ``local_steps`` each, other ones in each turn.
     """
     place = workplace_for(text)
+    return _median_s(block_training(place, cohort, local_steps, rank, workers), seconds)
+
+
+def block_training(
+    place: Workplace, cohort: int, local_steps: int, rank: int, workers: int
+) -> Callable[[], None]:
+    """What ``blocks_s`` measures: each call trains the next turn's clients from the same start."""
     start = place.weights.save()
     mine, turns = blocks_of(cohort)[rank::workers], count(1)
 
@@ -68,7 +75,7 @@ def blocks_s(
             ]
             train_cohort(place, jobs)
 
-    return _median_s(train_all, seconds)
+    return train_all
 
 
 def _median_s(action: Callable[[], None], seconds: float) -> float:
