@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 from rich.console import Console
@@ -100,8 +101,8 @@ class Real:
 
 
 @contextmanager
-def federation(clients: int, link: str, options: dict[str, object]) -> Iterator[Federation]:
-    """A server and its devices; pieces are sized for ``link``."""
+def federation(clients: int, *links: tuple[str, dict[str, object]]) -> Iterator[Federation]:
+    """A server and its devices, behind the first of ``links``; pieces are sized for all of them."""
     # Tasks of the benchmarks are found by the processes that run them.
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
@@ -109,7 +110,7 @@ def federation(clients: int, link: str, options: dict[str, object]) -> Iterator[
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedsys-fleet-")))
         home = ServerHome.create(folder / "server", ["127.0.0.1"], free_port())
         ports = [
-            NodePort(name=f"node-{number}", link=link_for(link, options, SEED, number))
+            NodePort(name=f"node-{number}", link=link_for(*links[0], SEED, number))
             for number in range(1, clients + 1)
         ]
         proxy = ShapingProxy(Address("127.0.0.1", home.port), ports, seed=SEED)
@@ -117,11 +118,14 @@ def federation(clients: int, link: str, options: dict[str, object]) -> Iterator[
         enrolments = {
             port.name: home.enrol(
                 port.name,
-                link=link,
-                pace=pace_of(port.link),
+                link=links[0][0],
+                pace=min(
+                    (pace_of(link_for(*link, SEED, number)) for link in links),
+                    key=attrgetter("chunk_bytes"),
+                ),
                 address=str(proxy.ports[port.name]),
             )
-            for port in ports
+            for number, port in enumerate(ports, 1)
         }
         log = stack.enter_context((folder / "events.log").open("a", buffering=1))
         stack.enter_context(

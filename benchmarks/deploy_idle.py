@@ -20,7 +20,7 @@ MODEL_BYTES = 3_000
 
 def rows(quick: bool) -> Iterator[Row]:
     """Two devices on a LAN."""
-    with federation(DEVICES, "lan", {}) as devices:
+    with federation(DEVICES, ("lan", {})) as devices:
         real = devices.run(
             experiment(
                 name="empty",

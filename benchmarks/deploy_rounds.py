@@ -13,7 +13,7 @@ from benchmarks.deploy_rig import Row, experiment, fedsys
 SECTION = "rounds"
 CLIENTS = 5
 ROUNDS, QUICK_ROUNDS = 20, 2
-MODEL_BYTES, QUICK_MODEL_BYTES = 1_500_000, 150_000
+MODEL_BYTES, QUICK_MODEL_BYTES = 1_000_000, 150_000
 CALIBRATION_ROUNDS = 4
 MAX_ROUND_ERROR = 0.05
 MAX_LEDGER_ERROR = 0.02
@@ -48,7 +48,7 @@ def rows(quick: bool) -> Iterator[Row]:
     """The bars of both, for each kind of link."""
     errors: list[float] = []
     cases = [case for case in CASES if case.quick or not quick]
-    with federation(CLIENTS, "constant", EVEN) as devices:
+    with federation(CLIENTS, *((case.link, case.options) for case in cases)) as devices:
         before_s = _handling_s(devices, quick)
         for case in cases:
             devices.set_links(case.link, case.options)

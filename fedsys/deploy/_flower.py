@@ -4,11 +4,11 @@ What forks tasks is in ``_warm``, how processes are started in ``_process``.
 """
 
 import datetime
-import functools
 import hashlib
 import importlib
 import os
 import secrets
+import socket
 import threading
 import types
 from collections.abc import Callable
@@ -28,6 +28,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedsys.deploy._process import Settings, end_soon, start
+from fedsys.deploy.handshake import proxy_for
 from fedsys.errors import DeployError
 
 TESTED = "1.42."
@@ -248,7 +249,7 @@ def supernode(settings: Settings) -> None:
     pull_after(0.3, 3.0)
     signing = quiet(fleet.NodeAuthHttpInterceptor, _beat, clock)
     fleet.NodeAuthHttpInterceptor = explained(signing)
-    _keep_connections()
+    _lasting_connections(settings["address"])
     _start_tasks(port, secret, None, ["clients.client_app"])
     node.flower_supernode()
     print("the SuperNode's loop has ended", flush=True)
@@ -261,13 +262,42 @@ def _beat(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, content=content, request=request)
 
 
-def _keep_connections() -> None:
-    """Keep idle connections; httpx drops them after 5 s, and a new one costs 3 kB of TLS."""
+def _lasting_connections(address: str) -> None:
+    """Keep idle connections, and notice dead ones.
+
+    httpx drops one that was idle for 5 s, and a new one costs 3 kB of TLS. The kernel gives one up
+    that has not been answered for half a minute, however long an answer may otherwise take.
+    """
     client = module("flwr.supercore.protobuf.client")
     limits = httpx.Limits(keepalive_expiry=KEEP_S)
+    # With a transport of its own a client does not look for proxies in the environment.
+    is_direct = not proxy_for(address)
+
+    def made(*, verify: Any, **options: Any) -> httpx.Client:
+        if not is_direct:
+            return httpx.Client(verify=verify, limits=limits, **options)
+        transport = httpx.HTTPTransport(
+            verify=verify, limits=limits, socket_options=_socket_options()
+        )
+        return httpx.Client(transport=transport, **options)
+
     own = types.ModuleType("httpx")
-    own.__dict__.update(httpx.__dict__, Client=functools.partial(httpx.Client, limits=limits))
+    own.__dict__.update(httpx.__dict__, Client=made)
     client.httpx = own
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    """What this machine's kernel knows of them."""
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    for name, value in (
+        ("TCP_KEEPIDLE", 20),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 30_000),
+    ):
+        if (number := getattr(socket, name, None)) is not None:
+            options.append((socket.IPPROTO_TCP, number, value))
+    return options
 
 
 def _start_tasks(

@@ -34,7 +34,7 @@ HOLD_S = 25.0
 """How long a question is kept; see ``fedsys.deploy.quiet``."""
 HEARD_S = 10.0
 """Between two notes that a device is there, at least; Flower believes one for 60 s."""
-LOOK_S = 0.15
+LOOK_S = 0.05
 GIVEN_S = 120.0
 """Work that got lost on its way is sent again for so long."""
 MAX_BODY_BYTES = 64 << 20

@@ -10,11 +10,15 @@ from typing import Any
 from fedsys.clock import WallClock
 
 HEARTBEAT, QUESTION = "/SendNodeHeartbeat", "/PullMessages"
+TRANSFERS = ("/PushObject", "/PullObject", "/GetFab")
 HEARD_S = 20.0
 """A device that was heard of so long ago need not say that it is there. Flower's server believes it
 for 60 s, and the next heartbeat is due 23 s later at most."""
 QUESTION_S = 35.0
 """How long a device waits for the answer to a question that the server keeps for 25 s."""
+TRANSFER_S = 90.0
+"""How long it waits for the answer to a piece. Pieces take 10 s at the mean rate of a link, and
+links fade. Flower waits 30 s; a connection that is dead is noticed by its kernel before."""
 
 
 def quiet(kind: Any, beat: Any, clock: WallClock) -> Any:
@@ -34,10 +38,13 @@ def quiet(kind: Any, beat: Any, clock: WallClock) -> Any:
         def intercept(self, context: Any, call_next: Any) -> Any:
             """As the class above, except for heartbeats."""
             is_question = context.rpc_method.endswith(QUESTION)
+            timeout = context.request.extensions["timeout"]
             if context.rpc_method.endswith(HEARTBEAT) and self._is_heard():
                 return beat(context.request)
             if is_question:
-                context.request.extensions["timeout"]["read"] = QUESTION_S
+                timeout["read"] = QUESTION_S
+            if context.rpc_method.endswith(TRANSFERS):
+                timeout["read"] = TRANSFER_S
             self._asking += is_question
             try:
                 response = super().intercept(context, call_next)

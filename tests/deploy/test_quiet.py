@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fedsys.deploy.quiet import HEARD_S, QUESTION_S, quiet
+from fedsys.deploy.quiet import HEARD_S, QUESTION_S, TRANSFER_S, quiet
 
 URL = "https://localhost/v1/fleet/x"
 
@@ -93,11 +93,18 @@ def test_what_the_server_refused_does_not_count(send):
 def test_a_question_is_waited_for_longer_than_the_server_keeps_it(send):
     from fedsys.deploy.gate import HOLD_S
 
-    seen = []
-    interceptor = quiet(Signing, None, Clock())("key")
-    interceptor.intercept(
-        Context("/flwr.proto.Fleet/PullMessages"),
-        lambda context: seen.append(context) or httpx.Response(200),
-    )
+    assert waited_for("PullMessages") == QUESTION_S > HOLD_S
 
-    assert seen[0].request.extensions["timeout"]["read"] == QUESTION_S > HOLD_S
+
+def test_a_piece_is_waited_for_as_long_as_a_link_may_fade():
+    from fedsys.deploy.pace import CHUNK_S
+
+    assert waited_for("PushObject") == waited_for("PullObject") == TRANSFER_S > 8 * CHUNK_S
+    assert waited_for("ActivateNode") == 5.0  # the client's own
+
+
+def waited_for(method):
+    context = Context(f"/flwr.proto.Fleet/{method}")
+    interceptor = quiet(Signing, None, Clock())("key")
+    interceptor.intercept(context, lambda context: httpx.Response(200))
+    return context.request.extensions["timeout"]["read"]
