@@ -2,13 +2,14 @@
 
 Prints one row a bar. Everything is measured in processes of its own, two workers of one thread
 each, in turns: the limit (forward, backward and update of one resident batch, as most write it),
-training alone, the engine, and peers where they are installed. Speeds are ratios of medians over
-the turns. Exit status 1 when a bar is missed.
+training alone, the engine, plain loops, and once each peer that is installed. Speeds are ratios of
+medians over the turns. Exit status 1 when a bar is missed.
 """
 
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,7 @@ PEERS = ROOT.parent / "shared" / "bench" / "peers"
 CODEC = "codec.uplink='topk(0.05)|int8'"
 AS_WRITTEN = "training.fast_conv='off'"
 MB = 1e6
+QUICK_ROUNDS = 40
 MILLION_DATA_MB = 2_000_000 * (64 + 8) / MB
 """Pixels and labels of two million digits."""
 
@@ -57,15 +59,22 @@ class Peer:
     """Modules that it imports beside torch and numpy."""
 
 
+_RAY = "Flower with Ray"
 PEER_RUNS = {
     "plain loop, 2 processes": Peer("plain.py", ("--procs", "2", "--threads", "1")),
-    "plain loop, own SGD, 2 processes": Peer("plain.py", ("--procs", "2", "--threads", "1", "--opt", "manual")),
-    "stacked products, 2 processes": Peer("stacked.py", ("--kind", "bmm", "--procs", "2", "--threads", "1")),
-    "Flower with Ray": Peer("flower_sim.py", (), ("ray",)),
+    "plain loop, own SGD, 2 processes": Peer(
+        "plain.py", ("--procs", "2", "--threads", "1", "--opt", "manual")
+    ),
+    "stacked products, 2 processes": Peer(
+        "stacked.py", ("--kind", "bmm", "--procs", "2", "--threads", "1")
+    ),
+    _RAY: Peer("flower_sim.py", (), ("ray",)),
     "pfl": Peer("pfl_sim.py", (), ("pfl",)),
     "BlazeFL": Peer("blaze_sim.py", (), ("blazefl",)),
 }
 _ONLY_W2 = {"stacked products, 2 processes"}
+_RUN_S, _PEER_S = 300.0, 150.0
+"""How long a process may take."""
 
 
 class Bench:
@@ -77,6 +86,7 @@ class Bench:
         self.round_s: dict[tuple[str, str], list[float]] = defaultdict(list)
         """(work, what) to the median round of each turn."""
         self.starts_s: list[float] = []
+        self.digests: dict[tuple[str, str], str] = {}
         self.skipped: dict[str, str] = {}
 
     def engine(
@@ -90,27 +100,27 @@ class Bench:
 
     def turn(self, work: str, rounds: int, seconds: float, variants: dict[str, list[str]]) -> None:
         """Limit, training alone, and each variant of the engine once."""
-        for kind in ("eager",) if self.quick and work == "W1" else ("eager", "training"):
-            command = [sys.executable, "-m", "benchmarks.engine_limit", work, kind]
-            found = _run([*command, f"--seconds={seconds}"])
-            self.round_s[work, kind].append(found["round_s"])
+        kinds = ("eager",) if self.quick and work == "W1" else ("eager", "training")
+        command = [sys.executable, "-m", "benchmarks.engine_limit", work, *kinds]
+        for kind, round_s in _run([*command, f"--seconds={seconds}"]).items():
+            self.round_s[work, kind].append(round_s)
         for name, settings in variants.items():
             found = self.engine(work, rounds, *settings)
             self.round_s[work, name].append(found["round_s"])
             self.starts_s.append(found["start_s"])
+            self.digests[work, name] = found["digest"]
 
     def peers(self, work: str, rounds: int) -> None:
-        """Each peer once, or the reason why not."""
+        """Each peer, or the reason why not; the plain loops in every turn, others in the first."""
         for name, peer in PEER_RUNS.items():
+            if peer.needs and (work, name) in self.round_s:
+                continue
             why = "only for W2" if work != "W2" and name in _ONLY_W2 else _why_not(peer)
             if why:
                 self.skipped[name if why != "only for W2" else f"{name}, {work}"] = why
                 continue
             command = [sys.executable, peer.script, work.lower(), *peer.arguments]
-            environment = os.environ | {"ROUNDS": str(rounds), "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(
-                command, cwd=PEERS, env=environment, capture_output=True, text=True, check=False
-            )
+            done = _finished(command, PEERS, _PEER_S, ROUNDS=str(rounds), OMP_NUM_THREADS="1")
             line = next((x for x in done.stdout.splitlines() if x.startswith("RESULT ")), None)
             if line is None:
                 self.skipped[f"{name}, {work}"] = (done.stderr.strip().splitlines() or ["?"])[-1]
@@ -126,7 +136,7 @@ class Bench:
 def speed_rows(bench: Bench) -> Iterator[Row]:
     """W1 and W2 against the limit and against training alone."""
     seconds = 1.0 if bench.quick else 5.0
-    rounds = {"W1": 2, "W2": 40} if bench.quick else {"W1": 5, "W2": 100}
+    rounds = {"W1": 2, "W2": QUICK_ROUNDS} if bench.quick else {"W1": 4, "W2": 100}
     w1 = {"engine": []} if bench.quick else {"engine": [], "as written": [AS_WRITTEN]}
     w1 |= {} if bench.quick else {"codec": [CODEC]}
     for _ in range(bench.turns):
@@ -146,6 +156,15 @@ def speed_rows(bench: Bench) -> Iterator[Row]:
     if ("W1", "codec") in bench.round_s:
         ratio = bench.median_s("W1", "codec") / bench.median_s("W1", "training")
         yield Row("W1, topk(0.05)|int8 and error feedback: cost around training", 0.05, ratio - 1)
+    for work, bound in (("W1", 1.3), ("W2", 3.0)):
+        peers = [name for name, peer in PEER_RUNS.items() if peer.needs]
+        times = [bench.median_s(work, name) for name in peers if (work, name) in bench.round_s]
+        if times:
+            speed = min(times) / bench.median_s(work, "engine")
+            yield Row(f"{work}: speed over the best peer", bound, speed, at_least=True)
+    if ("W2", _RAY) in bench.round_s:
+        speed = bench.median_s("W2", _RAY) / bench.median_s("W2", "engine")
+        yield Row(f"W2: speed over {_RAY}", 50, speed, at_least=True)
     extra_s = bench.median_s("W2", "engine") - bench.median_s("W2", "training")
     yield Row("W2: cost around training, ms a client", 0.3, 1e3 * extra_s / 50)
     yield Row("start-up, s", 3.0, statistics.median(bench.starts_s))
@@ -153,13 +172,19 @@ def speed_rows(bench: Bench) -> Iterator[Row]:
 
 def other_rows(bench: Bench) -> Iterator[Row]:
     """Equality, virtual time and memory."""
-    numbers = (1, 2) if bench.quick else (1, 2, 4)
-    runs = [bench.engine("W2", 3, workers=workers) for workers in numbers]
-    if not bench.quick:
+    if bench.quick:
+        what = "1 and 2 workers"
+        digests = {
+            bench.digests["W2", "engine"],
+            bench.engine("W2", QUICK_ROUNDS, workers=1)["digest"],
+        }
+    else:
+        what = "1, 2 and 4 workers, and unbatched"
+        runs = [bench.engine("W2", 3, workers=workers) for workers in (1, 2, 4)]
         runs.append(bench.engine("W2", 3, "engine.batch=false"))
-    digests = {run["digest"] for run in runs}
-    yield Row(f"W2: different results of {numbers} workers, and unbatched", 1, len(digests))
-    found = bench.engine("W3", 4 if bench.quick else 12, pss=bench.quick)
+        digests = {run["digest"] for run in runs}
+    yield Row(f"W2: different results of {what}", 1, len(digests))
+    found = bench.engine("W3", 4 if bench.quick else 12)
     rate = 1000 / found["round_s"]
     yield Row("W3, 10,000 clients on LTE: client rounds a second", 2000, rate, at_least=True)
     if bench.quick:
@@ -187,18 +212,40 @@ def _why_not(peer: Peer) -> str:
 
 
 def _run(command: list[str]) -> Found:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = _finished(command, ROOT, _RUN_S)
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
     found: Found = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
+def _finished(
+    command: list[str], folder: Path, limit_s: float, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command when it has ended; it and all that it started are killed after ``limit_s``."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ | environment,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()[0], f"not done after {limit_s:.0f} s"
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 def main() -> int:
     """Run everything, print the table, and say whether all bars are reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer works, within a minute")
-    parser.add_argument("--turns", type=int, default=5, help="of speeds, unless --quick")
+    parser.add_argument("--turns", type=int, default=3, help="of speeds, unless --quick")
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--page", type=Path, help="write them as Markdown here")
     options = parser.parse_args()
