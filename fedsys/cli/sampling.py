@@ -66,7 +66,8 @@ def stage_of(frame: FrameType | None) -> str:
     """The stage that the innermost of our files in the stack belongs to."""
     while frame is not None:
         path = frame.f_code.co_filename
-        if path.startswith(_ROOT) and path.startswith(_OWN, len(_ROOT)):
+        ours = path.startswith(_ROOT) and path.startswith(_OWN, len(_ROOT))
+        if ours and path != __file__:
             place = f"{path[len(_ROOT) :]}:{frame.f_code.co_name}"
             return next((stage for key, stage in STAGES.items() if place.startswith(key)), "other")
         frame = frame.f_back
