@@ -116,9 +116,9 @@ def run_on(
         while True:
             nodes = starts.nodes(control, entries, at_least=least, wait_s=wait_s, stop=stop)
             folder.truncate(len(_done(folder)))
-            run_id = start_run(control, home, experiment, folder, nodes)
-            with starts.again_if_broken_off(home, folder, run_id):
-                ended = follow(control, run_id, folder, on_round=told, stop=stop)
+            with starts.again_if_broken_off(home, folder):
+                starts.run_id = start_run(control, home, experiment, folder, nodes)
+                ended = follow(control, starts.run_id, folder, on_round=told, stop=stop)
                 break
     trial = Trial(ended.records, ended.stopped_by or INTERRUPTED)
     if trial.stopped_by != INTERRUPTED:
@@ -134,6 +134,8 @@ class _Starts:
         self._rounds = rounds
         self._say = say
         self._count = 0
+        self.run_id = 0
+        """Flower's number of the last one; 0 before there is one."""
 
     def nodes(
         self,
@@ -158,16 +160,15 @@ class _Starts:
         return wait(1 if self._count else at_least, wait_s)
 
     @contextlib.contextmanager
-    def again_if_broken_off(
-        self, home: ServerHome, folder: RunFolder, run_id: int
-    ) -> Iterator[None]:
-        """Swallow BrokenOffError as long as rounds are added between one and the next."""
+    def again_if_broken_off(self, home: ServerHome, folder: RunFolder) -> Iterator[None]:
+        """Swallow what is not the run's fault as long as rounds are added between two times."""
+        from fedsys.deploy.control import NoAnswerError
         from fedsys.deploy.run import BrokenOffError, is_taken_over
 
         try:
             yield
-        except BrokenOffError as error:
-            if is_taken_over(home, folder, run_id):
+        except (BrokenOffError, NoAnswerError) as error:
+            if self.run_id and is_taken_over(home, folder, self.run_id):
                 raise DeployError(f"{folder.path}: another 'fedsys run' goes on with it") from error
             rounds = len(_done(folder))
             self._count = self._count + 1 if rounds == self._rounds else 1

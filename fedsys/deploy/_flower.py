@@ -44,6 +44,8 @@ WAITING = (
     "SELECT DISTINCT dst_node_id FROM message_ins "
     "WHERE delivered_at = '' AND created_at + ttl > :now_s"
 )
+TASK_BEAT_S = 10
+"""Flower's is 30 s, on the same machine as well."""
 KEEP_S = 50.0
 """The server keeps them for 60 s."""
 CHUNK_BYTES = "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"
@@ -129,6 +131,14 @@ def pull_after(first_s: float, limit_s: float) -> None:
     pull.__kwdefaults__.update(initial_backoff=first_s, backoff_cap=limit_s)
 
 
+def notice_dead_tasks(name: str) -> None:
+    """Have the module ``name`` take a task for dead, or say that it lives, on a shorter beat.
+
+    A process that was killed, often for its memory, is noticed in 20 s in place of 60.
+    """
+    module(name).HEARTBEAT_DEFAULT_INTERVAL = TASK_BEAT_S
+
+
 def module(name: str) -> Any:
     """A module by name: several packages of Flower have a function of the name of a module."""
     return importlib.import_module(name)
@@ -175,6 +185,7 @@ def superlink(settings: Settings) -> None:
         isolation="process",
         runtime_dependency_install=False,
     )
+    notice_dead_tasks("flwr.supercore.corestate.sql_corestate")
     link._parse_superlink_lifespan_config = lambda: config
     public = (str(settings["host"]), int(settings["port"]))
 
@@ -187,6 +198,9 @@ def superlink(settings: Settings) -> None:
             state = app.state.linkstate_factory.state()
             state.acknowledge_node_heartbeat(node, HEARTBEAT_DEFAULT_INTERVAL)
 
+        def gone(node: int) -> None:
+            app.state.linkstate_factory.state().deactivate_node(node)
+
         def with_work() -> set[int]:
             now_s = datetime.datetime.now(datetime.UTC).timestamp()
             # Its own way to ask also marks what it finds as delivered.
@@ -197,7 +211,7 @@ def superlink(settings: Settings) -> None:
             app,
             public=public,
             token=str(settings["token"]),
-            devices=Devices(node_of, alive, with_work),
+            devices=Devices(node_of, alive, gone, with_work),
             options=options,
         )
 
@@ -242,6 +256,7 @@ def supernode(settings: Settings) -> None:
         runtime_ssl_certfile=None,
         runtime_ssl_keyfile=None,
     )
+    notice_dead_tasks("flwr.supercore.corestate.in_memory_corestate")
     node._parse_supernode_lifespan_config = lambda: config
     clock = WallClock()
     loop.time = types.SimpleNamespace(sleep=lambda s: clock.sleep_s(min(s, POLL_S)))

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from fedsys.deploy._flower import module, pull_after
+from fedsys.deploy._flower import module, notice_dead_tasks, pull_after
 from fedsys.deploy._process import END_S, Settings, start, tell
 
 
@@ -42,6 +42,7 @@ def nursery(settings: Settings) -> None:
     for name in ("flwr.superlink.runtime", "flwr.supernode.runtime.run_clientapp"):
         module(name)
     pull_after(0.05, 0.25)  # a task begins before its message has come over the network
+    notice_dead_tasks("flwr.supercore.heartbeat")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for name in settings["preload"]:
         module(name)

@@ -17,6 +17,10 @@ FINISHED = "finished"
 COMPLETED = "completed"
 
 
+class NoAnswerError(DeployError):
+    """The SuperLink is away: it is being started again, or has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One registered device."""
@@ -52,7 +56,7 @@ class RunStatus:
 class Control:
     """``with Control.of(home) as control``: talks to the server that runs on this folder.
 
-    Every method raises DeployError where the SuperLink does not answer or refuses.
+    Every method raises DeployError where the SuperLink refuses, NoAnswerError where it is away.
     """
 
     def __init__(self, port: int, authority: bytes, token: str) -> None:
@@ -117,7 +121,7 @@ class Control:
         try:
             return _flower.start_run(self._client, app, config)
         except httpx.HTTPError as error:
-            raise DeployError(_reason("StartRun", error)) from error
+            raise _fault("StartRun", error) from error
 
     def stop_run(self, run_id: int) -> None:
         """End a run."""
@@ -127,15 +131,15 @@ class Control:
         try:
             return getattr(self._client, method)(request)
         except httpx.HTTPError as error:
-            raise DeployError(_reason(method, error)) from error
+            raise _fault(method, error) from error
 
 
 def _run_status(run_id: int, status: Any) -> RunStatus:
     return RunStatus(run_id, status.status, status.sub_status, status.details)
 
 
-def _reason(method: str, error: httpx.HTTPError) -> str:
+def _fault(method: str, error: httpx.HTTPError) -> DeployError:
     if isinstance(error, httpx.HTTPStatusError):
         text = error.response.text[:300] or error.response.reason_phrase
-        return f"the SuperLink refused {method}: {text}"
-    return f"the SuperLink does not answer ({method}): {error}"
+        return DeployError(f"the SuperLink refused {method}: {text}")
+    return NoAnswerError(f"the SuperLink does not answer ({method}): {error}")

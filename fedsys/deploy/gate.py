@@ -28,12 +28,13 @@ PULL = "/v1/fleet/pull-messages"
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 ENROLLED_ONLY = ("register-node", "unregister-node")
 """Devices do neither here: the server's owner enrols and revokes."""
-GOODBYES = ("/v1/fleet/deactivate-node", "/v1/fleet/send-node-heartbeat")
-"""After the first a device is not there; the second Flower notes itself."""
+ACTIVATE, GOODBYE = "/v1/fleet/activate-node", "/v1/fleet/deactivate-node"
 HOLD_S = 25.0
 """How long a question is kept; see ``fedsys.deploy.quiet``."""
-HEARD_S = 10.0
+NOTE_S = 10.0
 """Between two notes that a device is there, at least; Flower believes one for 60 s."""
+SILENT_S = 25.0
+"""A device that is there says something within 23 s; see ``fedsys.deploy.quiet``."""
 LOOK_S = 0.05
 GIVEN_S = 120.0
 """Work that got lost on its way is sent again for so long."""
@@ -60,6 +61,8 @@ class Devices:
     comes back too soon."""
     alive: Callable[[int], None]
     """Notes that a device is there."""
+    gone: Callable[[int], None]
+    """Notes that a device is not there any more."""
     with_work: Callable[[], set[int]]
     """Devices for which a message waits. To ask Flower itself for every question that is kept,
     again and again, costs the check of a signature each."""
@@ -75,6 +78,7 @@ class FleetOnly:
         self._app = app
         self._devices = devices
         self._heard_s: dict[int, float] = {}
+        self._noted_s: dict[int, float] = {}
         self._looked_s = float("-inf")
         self._have_work: set[int] = set()
         self._log = log
@@ -107,7 +111,10 @@ class FleetOnly:
             events = await self._kept(scope, receive, body, key, node)
         else:
             events = await _ask(self._app, scope, body)
-        if events[0].get("status") == 200 and path not in GOODBYES:
+        if path == ACTIVATE and events[0].get("status") not in (200, 401) and self._is_silent(node):
+            await asyncio.to_thread(self._devices.gone, node)
+            events = await _ask(self._app, scope, body)
+        if events[0].get("status") == 200 and path != GOODBYE:
             await self._heard(node)
         if events[0].get("status") == 401:  # 403 is about a run that has ended
             who = f"{(scope.get('client') or ('?',))[0]}, {_fingerprint(key)}"
@@ -116,11 +123,19 @@ class FleetOnly:
             await send(event)
 
     async def _heard(self, node: int) -> None:
-        """A sign of life, written down now and then."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._heard_s.get(node, float("-inf")) >= HEARD_S:
-            self._heard_s[node] = now_s
+        """A sign of life, noted now and then."""
+        now_s = self._heard_s[node] = asyncio.get_running_loop().time()
+        if now_s - self._noted_s.get(node, float("-inf")) >= NOTE_S:
+            self._noted_s[node] = now_s
             await asyncio.to_thread(self._devices.alive, node)
+
+    def _is_silent(self, node: int) -> bool:
+        """Whether a device that wants in cannot be one that is there already.
+
+        It was killed, and Flower believes for a minute that it is still there.
+        """
+        heard_s = self._heard_s.get(node, float("-inf"))
+        return asyncio.get_running_loop().time() - heard_s >= SILENT_S
 
     async def _kept(
         self, scope: Scope, receive: Receive, body: bytes, key: bytes, node: int

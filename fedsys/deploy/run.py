@@ -11,7 +11,7 @@ from fedsys.clock import WallClock
 from fedsys.config.load import dump_toml
 from fedsys.config.schema import Experiment
 from fedsys.deploy import _flower
-from fedsys.deploy.control import Control, RunStatus
+from fedsys.deploy.control import Control, NoAnswerError, NodeStatus, RunStatus
 from fedsys.deploy.home import NodeEntry, ServerHome
 from fedsys.deploy.orders import ORDER, PROTOCOL, PROTOCOL_KEY, Order, write_app
 from fedsys.deploy.private import write_private
@@ -70,7 +70,7 @@ def wait_for_nodes(
     until_s, said = clock.now_s() + wait_s, ""
     keys = {_flower.key_bytes(entry.public_key): entry for entry in entries}
     while not stop():
-        known = [node for node in control.nodes() if node.public_key in keys]
+        known = [node for node in _nodes(control) if node.public_key in keys]
         online = {keys[node.public_key].name for node in known if node.is_online}
         missing = [entry.name for entry in entries if entry.name not in online]
         if len(known) == len(entries) and len(online) >= at_least:
@@ -83,6 +83,14 @@ def wait_for_nodes(
             said = text
         clock.sleep_s(LOOK_S)
     raise KeyboardInterrupt
+
+
+def _nodes(control: Control) -> list[NodeStatus]:
+    """Those that the SuperLink knows; none while it is away."""
+    try:
+        return control.nodes()
+    except NoAnswerError:
+        return []
 
 
 def start_run(

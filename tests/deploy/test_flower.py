@@ -70,3 +70,42 @@ def test_the_clocks_may_differ_by_what_flower_allows():
 
 def test_this_flower_is_one_that_is_known():
     _flower.check_version()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "flwr.supercore.heartbeat",
+        "flwr.supercore.corestate.sql_corestate",
+        "flwr.supercore.corestate.in_memory_corestate",
+    ],
+)
+def test_the_beat_of_tasks_is_what_these_modules_go_by(name):
+    source = inspect.getsource(importlib.import_module(name))
+
+    assert source.count("HEARTBEAT_DEFAULT_INTERVAL") >= 2
+    assert (
+        _flower.TASK_BEAT_S > importlib.import_module("flwr.common.constant").HEARTBEAT_CALL_TIMEOUT
+    )
+
+
+def test_flowers_grid_is_asked_by_the_names_that_it_has():
+    grid = importlib.import_module("flwr.superlink.grid.http_grid").HttpGrid
+    source = inspect.getsource(grid)
+
+    assert isinstance(grid._runtime_client, property)
+    assert {"self.node", "self._run"} <= set(re.findall(r"self\.\w+", source))
+
+
+def test_objects_that_are_not_there_are_asked_for_again_as_soon_as_is_said():
+    pull = importlib.import_module("flwr.supercore.inflatable.inflatable_utils").pull_objects
+
+    assert {"initial_backoff", "backoff_cap"} <= pull.__kwdefaults__.keys()
+
+
+def test_messages_that_wait_are_in_the_table_that_is_looked_at():
+    models = importlib.import_module("flwr.supercore.state.schema.linkstate_models")
+    table = models.MessageIns.__table__
+
+    assert table.name == "message_ins"
+    assert {"dst_node_id", "delivered_at", "created_at", "ttl"} <= set(table.columns.keys())

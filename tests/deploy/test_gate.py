@@ -20,7 +20,7 @@ class Flower:
         self.asked = []
         self.status = 200
         self.bodies = {}
-        self.alive = []
+        self.alive, self.gone = [], []
 
     def with_work(self):
         return {7} if self.bodies.get(gate.PULL) else set()
@@ -68,7 +68,7 @@ def said():
 @pytest.fixture
 def outside(flower, serving, said):
     nodes = {b"enrolled": 7}
-    devices = gate.Devices(nodes.get, flower.alive.append, flower.with_work)
+    devices = gate.Devices(nodes.get, flower.alive.append, flower.gone.append, flower.with_work)
     return serving(gate.FleetOnly(flower, devices, said.append))
 
 
@@ -130,6 +130,22 @@ def test_a_request_is_a_sign_of_life_and_a_goodbye_is_none(flower, outside):
     for _ in range(2):  # once is enough for a while
         httpx.post(f"{outside}/v1/fleet/push-object", headers=ENROLLED)
     assert flower.alive == [7]
+
+
+def test_a_device_that_was_killed_may_come_back_when_it_has_been_silent(
+    flower, outside, monkeypatch
+):
+    httpx.post(f"{outside}/v1/fleet/push-object", headers=ENROLLED)
+    flower.status = 403  # Flower believes that it is there
+
+    assert httpx.post(outside + gate.ACTIVATE, headers=ENROLLED).status_code == 403
+    assert flower.gone == []
+    monkeypatch.setattr(gate, "SILENT_S", 0.0)
+    httpx.post(outside + gate.ACTIVATE, headers=ENROLLED)
+    assert flower.gone == [7]
+    flower.status = 401  # one who only claims to be that device
+    httpx.post(outside + gate.ACTIVATE, headers=ENROLLED)
+    assert flower.gone == [7]
 
 
 def test_what_flower_refuses_is_logged_as_well(flower, outside, said):
