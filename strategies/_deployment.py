@@ -94,6 +94,8 @@ def _run(
             strategy.tensors(),
             {"strategy": strategy.state(), "places": list(places.items())},
         )
+        if order.keep_every_rounds and record.round % order.keep_every_rounds == 0:
+            folder.keep_checkpoint(record.round)
     model_sha256 = folder.save_model(strategy.arrays())
     summary = summarise(records, experiment.run.target, strategy.stopped_by)
     folder.save_result(

@@ -39,6 +39,10 @@ def run_command(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Overrides run.seed.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    keep: Annotated[int, typer.Option(min=0, help="Keep the checkpoints of every n-th round.")] = 0,
+    back_to: Annotated[
+        int | None, typer.Option(min=1, help="Go on from this round, which was kept.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder that run folders go into.")] = Path("runs"),
     wait: Annotated[float, typer.Option(help="Seconds to wait for devices.")] = WAIT_S,
     min_nodes: Annotated[
@@ -56,8 +60,12 @@ def run_command(
 
     check_experiment(experiment)
     folder = RunFolder.create(
-        out / f"{experiment.run.name}-{experiment.run.seed}", experiment, resume=resume
+        out / f"{experiment.run.name}-{experiment.run.seed}",
+        experiment,
+        resume=resume or back_to is not None,
     )
+    if back_to is not None:
+        folder.roll_back(back_to)
     screen = console()
     with stop_on_interrupt() as stop:
         trial = run_on(
@@ -69,6 +77,7 @@ def run_command(
             min_nodes=min_nodes,
             quiet=quiet,
             stop=stop,
+            keep_every_rounds=keep,
         )
     show_trial(screen, experiment, folder, trial)
     write_json(json, trial_json(experiment, trial))
@@ -87,6 +96,7 @@ def run_on(
     quiet: bool,
     stop: Callable[[], bool],
     on_round: Callable[[RoundRecord], None] = lambda record: None,
+    keep_every_rounds: int = 0,
 ) -> Trial:
     """Run to the end, or read the end of a run that is finished. DeployError where it fails.
 
@@ -117,7 +127,9 @@ def run_on(
             nodes = starts.nodes(control, entries, at_least=least, wait_s=wait_s, stop=stop)
             folder.truncate(len(_done(folder)))
             with starts.again_if_broken_off(home, folder):
-                starts.run_id = start_run(control, home, experiment, folder, nodes)
+                starts.run_id = start_run(
+                    control, home, experiment, folder, nodes, keep_every_rounds=keep_every_rounds
+                )
                 ended = follow(control, starts.run_id, folder, on_round=told, stop=stop)
                 break
     trial = Trial(ended.records, ended.stopped_by or INTERRUPTED)

@@ -60,11 +60,16 @@ class Order:
     """Largest piece of a message; what the weakest device's link takes in ten seconds."""
     exchange_bps: float
     """Of the weakest device: bits a second, up and down one after the other."""
+    keep_every_rounds: int = 0
+    """Checkpoints that are kept to roll back to; 0 keeps none."""
 
     @classmethod
-    def of(cls, folder: Path, nodes: dict[int, int], paces: Mapping[int, Pace]) -> "Order":
+    def of(
+        cls, folder: Path, nodes: dict[int, int], paces: Mapping[int, Pace], keep_every_rounds: int
+    ) -> "Order":
         """For these devices, with the pace of each."""
         return cls(
+            keep_every_rounds=keep_every_rounds,
             folder=str(folder.absolute()),
             nodes=nodes,
             chunk_bytes=min(pace.chunk_bytes for pace in paces.values()),

@@ -99,6 +99,8 @@ def start_run(
     experiment: Experiment,
     folder: RunFolder,
     nodes: dict[int, NodeEntry],
+    *,
+    keep_every_rounds: int = 0,
 ) -> int:
     """Hand the experiment to the server; Flower's number of the run.
 
@@ -112,7 +114,7 @@ def start_run(
         control.stop_run(previous)
     parts = {node_id: entry.partition for node_id, entry in nodes.items()}
     paces = {node_id: entry.pace for node_id, entry in nodes.items()}
-    order = Order.of(folder.path, parts, paces).save(home.path)
+    order = Order.of(folder.path, parts, paces, keep_every_rounds).save(home.path)
     with tempfile.TemporaryDirectory(prefix="fedsys-app-") as app:
         write_app(Path(app), __version__)
         config = {"experiment": dump_toml(experiment), ORDER: order, PROTOCOL_KEY: PROTOCOL}

@@ -1,6 +1,7 @@
 """Where a run can go on from: tensors and state of one round in one file that proves itself whole.
 
-Two files are kept, because the machine may die while it replaces the newest.
+Two files are kept, because the machine may die while it replaces the newest. More may be, under
+their rounds' numbers, to roll a run back to.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 NEWEST = "round.safetensors"
 PREVIOUS = "previous.safetensors"
+_KEPT = "round-{:06}.safetensors"
 _KEY = "fedsys"
 """One key only: safetensors writes several in an order that changes from process to process."""
 
@@ -62,6 +64,30 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     if fault:
         raise ConfigError(f"{fault}; delete the run's folder or use another name to start afresh")
     return None
+
+
+def keep_checkpoint(folder: Path, round_number: int) -> None:
+    """Keep the newest checkpoint, which is that of this round, under its number."""
+    write_atomic(folder / _KEPT.format(round_number), (folder / NEWEST).read_bytes())
+
+
+def roll_back(folder: Path, round_number: int) -> None:
+    """Make a kept round the newest, and forget those after it; ConfigError where it is not kept."""
+    files = {}
+    for file in folder.glob("*.safetensors"):
+        try:
+            files[file] = unpack_checkpoint(data := file.read_bytes()).round
+        except (OSError, ValueError):
+            continue
+        if files[file] == round_number:
+            chosen = data
+    if round_number not in files.values():
+        kept = ", ".join(map(str, sorted(set(files.values())))) or "none"
+        raise ConfigError(f"{folder}: round {round_number} was not kept; kept are: {kept}")
+    write_atomic(folder / NEWEST, chosen)
+    for file, found in files.items():
+        if file.name == PREVIOUS or (file.name != NEWEST and found > round_number):
+            file.unlink()
 
 
 def pack_checkpoint(round_number: int, tensors: Tensors, state: Mapping[str, Any]) -> bytes:

@@ -98,6 +98,17 @@ class RunFolder:
         """The newest whole checkpoint; ConfigError when there are some and all are torn."""
         return checkpoint.load_checkpoint(self.path / "checkpoint")
 
+    def keep_checkpoint(self, round_number: int) -> None:
+        """Keep the checkpoint just saved for good."""
+        checkpoint.keep_checkpoint(self.path / "checkpoint", round_number)
+
+    def roll_back(self, round_number: int) -> None:
+        """Bring the run back to a round that was kept; ConfigError where it was not."""
+        checkpoint.roll_back(self.path / "checkpoint", round_number)
+        for name in (RESULT, MODEL):
+            (self.path / name).unlink(missing_ok=True)
+        self.truncate(round_number)
+
     def save_split(self, split: Mapping[str, Any]) -> None:
         """Write ``split.json``: who had which part of the data."""
         write_atomic(self.path / SPLIT, json.dumps(dict(split)).encode() + b"\n")

@@ -259,3 +259,22 @@ def test_finish_removes_only_what_clients_kept(folder):
 
 def test_records_of_equal_runs_are_equal_bytes():
     assert record_line(record(1)) == record_line(replace(record(1)))
+
+
+def test_a_run_goes_back_to_a_round_that_was_kept_and_to_no_other(folder):
+    for number in range(1, 8):
+        folder.append(record(number))
+        folder.save_checkpoint(number, {"w": np.full(3, number, np.float32)}, {})
+        if number % 3 == 0:
+            folder.keep_checkpoint(number)
+    folder.save_result({"rounds": 7})
+
+    with pytest.raises(ConfigError, match="round 4 was not kept; kept are: 3, 6, 7"):
+        folder.roll_back(4)
+    folder.roll_back(3)
+
+    assert [r.round for r in folder.records()] == [1, 2, 3]
+    assert folder.load_checkpoint().tensors["w"].tolist() == [3, 3, 3]
+    assert folder.result() is None
+    with pytest.raises(ConfigError, match="kept are: 3"):
+        folder.roll_back(6)
