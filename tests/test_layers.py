@@ -43,6 +43,7 @@ OUTSIDE = {
         "strategies/_simulated.py",
         "strategies/server_app.py",
     ),
+    "ray": ("fedsys/engine/_flwr_ray.py",),
     "torch": ("clients/",),
     "sklearn": ("clients/tasks/",),
     "matplotlib": ("fedsys/telemetry/",),
