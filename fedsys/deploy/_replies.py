@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -53,6 +53,31 @@ class KeptReply(Message):
         self.__dict__["_read"] = lambda: value
 
 
+class _Spool:
+    """A file without a name: it is gone with this object, or this process, however that ends."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._handle, name = tempfile.mkstemp(dir=folder)
+        os.unlink(name)
+        self._end = 0
+
+    def __del__(self) -> None:
+        os.close(self._handle)
+
+    def write(self, data: bytes) -> Span:
+        """Add ``data``; OSError where the disk is full."""
+        begin, left = self._end, memoryview(data)
+        while left:
+            left = left[os.pwrite(self._handle, left, self._end + len(data) - len(left)) :]
+        self._end += len(data)
+        return begin, len(data)
+
+    def read(self, span: Span) -> bytes:
+        """What was added."""
+        begin, size_bytes = span
+        return os.pread(self._handle, size_bytes, begin)
+
+
 @dataclass(slots=True)
 class _Coming:
     """A reply that a device has begun to send."""
@@ -76,13 +101,13 @@ class Replies:
         self._grid: Any = grid
         self._spool = spool
         self._coming: dict[str, _Coming] = {}
-        self._file = _nameless_file(spool)
+        self._file = _Spool(spool)
 
     def begin(self) -> None:
         """A new round: what is still under way of the last one is given up."""
         self._coming.clear()
         # A new file, because replies of the last round may still be read from the old one.
-        self._file = _nameless_file(self._spool)
+        self._file = _Spool(self._spool)
 
     def look(self, message_ids: Iterable[str]) -> list[Message]:
         """Those replies to these messages that are there as a whole by now."""
@@ -120,7 +145,7 @@ class Replies:
                 return self._lost(coming)
             if not answer.object_available:
                 return None
-            coming.spans[object_id] = self._write(answer.object_content)
+            coming.spans[object_id] = self._file.write(answer.object_content)
         return self._whole(coming)
 
     def _whole(self, coming: _Coming) -> Message:
@@ -135,7 +160,7 @@ class Replies:
         spans = [coming.spans[one] for one in objects]
 
         def inflate() -> Message:
-            contents = dict(zip(objects, _read(file, spans), strict=True))
+            contents = dict(zip(objects, map(file.read, spans), strict=True))
             return cast(Message, inflate_object_from_contents(message_id, contents))
 
         first = inflate()
@@ -151,11 +176,6 @@ class Replies:
         reason = f"the update broke off: {len(coming.spans)} of {len(coming.objects)} pieces came"
         error = Error(ErrorCode.MESSAGE_UNAVAILABLE, reason)
         return Message(error=error, metadata=coming.announced.metadata)  # type: ignore[call-overload,no-any-return]
-
-    def _write(self, data: bytes) -> Span:
-        begin = self._file.seek(0, 2)
-        self._file.write(data)
-        return begin, len(data)
 
 
 class PlainReplies:
@@ -175,16 +195,3 @@ class PlainReplies:
 def replies_of(grid: Grid, spool: Path | None) -> Replies | PlainReplies:
     """The way to take replies from ``grid``."""
     return Replies(grid, spool) if hasattr(grid, "_runtime_client") else PlainReplies(grid)
-
-
-def _nameless_file(folder: Path | None) -> IO[bytes]:
-    """A file that is gone with this process, however it ends."""
-    handle, name = tempfile.mkstemp(dir=folder)
-    os.unlink(name)
-    return os.fdopen(handle, "w+b")
-
-
-def _read(file: IO[bytes], spans: Sequence[Span]) -> Iterable[bytes]:
-    for begin, size_bytes in spans:
-        file.seek(begin)
-        yield file.read(size_bytes)

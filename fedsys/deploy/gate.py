@@ -40,7 +40,9 @@ GIVEN_S = 120.0
 """Work that got lost on its way is sent again for so long."""
 MAX_BODY_BYTES = 64 << 20
 IDLE_S = 60
-PUBLIC_KEY = b"flwr-public-key"
+PUBLIC_KEY, SIGNATURE = b"flwr-public-key", b"flwr-signature"
+SEEN_S = 320.0
+"""Flower takes a signature that is up to 300 s old, or made up to 5 s ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class FleetOnly:
         self._have_work: set[int] = set()
         self._log = log
         self._given: dict[bytes, _Given] = {}
+        self._signatures: dict[bytes, float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -98,6 +101,10 @@ class FleetOnly:
         if node is None:
             who = f"{peer}, {_fingerprint(key)}"
             self._log(f"refused: {who}: {'unknown or revoked key' if key else 'no key'}")
+            await _answer(send, 401)
+            return
+        if self._was_seen(_header(scope, SIGNATURE)):
+            self._log(f"refused: {peer}, {_fingerprint(key)}: a request that was sent before")
             await _answer(send, 401)
             return
         body = await _body(receive)
@@ -136,6 +143,22 @@ class FleetOnly:
         """
         heard_s = self._heard_s.get(node, float("-inf"))
         return asyncio.get_running_loop().time() - heard_s >= SILENT_S
+
+    def _was_seen(self, signature: bytes) -> bool:
+        """Whether a request with this signature came before; each is made anew, retries as well.
+
+        Flower takes one again for as long as it takes its time stamp.
+        """
+        now_s = asyncio.get_running_loop().time()
+        while self._signatures:
+            oldest = next(iter(self._signatures))
+            if now_s - self._signatures[oldest] < SEEN_S:
+                break
+            del self._signatures[oldest]
+        if not signature or signature in self._signatures:
+            return bool(signature)
+        self._signatures[signature] = now_s
+        return False
 
     async def _kept(
         self, scope: Scope, receive: Receive, body: bytes, key: bytes, node: int

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fedsys.deploy.children import free_port
@@ -116,6 +117,14 @@ class Fleet:
                 continue
             if where == str(self.folder):
                 found[int(entry.name)] = line
+        return found
+
+    def files(self, pid: int) -> list[str]:
+        """What a process has open."""
+        found = []
+        for handle in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.append(os.readlink(handle))
         return found
 
     def kill(self, part: str, *, below: str) -> None:

@@ -26,34 +26,69 @@ def ended(fleet, name="run"):
     return fleet._running[name].poll()
 
 
-def test_a_superlink_that_is_killed_comes_back_and_the_run_resumes(busy):
+def records(fleet):
+    lines = (fleet.folder / "runs/real-1/rounds.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def check_whole(fleet):
+    """Ten rounds, each once and in its order."""
+    assert [record["round"] for record in records(fleet)] == list(range(1, 11))
+    ends_s = [record["end_s"] for record in records(fleet)]
+    assert ends_s == sorted(ends_s)
+    result = json.loads((fleet.folder / "runs/real-1/result.json").read_text())
+    assert result["total"]["rounds"] == 10
+
+
+def test_a_superlink_that_is_killed_comes_back_and_the_run_goes_on(busy):
     busy.kill("superlink", below="server")
-    busy.wait(lambda: ended(busy) is not None, 120, "the run does not end")
-    assert ended(busy) == 1
-    assert "--resume" in busy.said("run")
+    busy.wait(lambda: ended(busy) is not None, 400, "the run does not end")
+
+    assert ended(busy) == 0, busy.said("run")
+    assert "it goes on from there" in busy.said("run")
+    check_whole(busy)
+
+
+def test_a_serverapp_that_is_killed_is_noticed_and_the_run_goes_on(busy):
+    nursery = [p for p, line in busy.processes().items() if "_process nursery" in line]
+    app = max(p for p in nursery if _parent(p) in nursery and _root(p, busy) == "server")
+    os.kill(app, signal.SIGKILL)
+    busy.wait(lambda: "it goes on from there" in busy.said("run"), 60, "nobody notices")
+    busy.wait(lambda: ended(busy) is not None, 400, "the run does not end")
+
+    assert ended(busy) == 0, busy.said("run")
+    check_whole(busy)
+
+
+def test_a_run_whose_command_was_killed_is_taken_over_and_not_run_twice(busy):
     before = busy.rounds()
+    assert busy.end("run", signal.SIGKILL) == -signal.SIGKILL
+    busy.wait(lambda: busy.rounds() > before, 60, "the server goes on without the command")
 
     done = busy.run("--resume")
 
     assert done.returncode == 0, done.stderr
-    assert busy.rounds() == 10 > before
-    lines = (busy.folder / "runs/real-1/rounds.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    assert [record["round"] for record in records] == list(range(1, 11))
-    ends_s = [record["end_s"] for record in records]
-    assert ends_s == sorted(ends_s)
+    check_whole(busy)
+    status = json.loads(busy.fedsys("server", "status", "srv", "--json").stdout)
+    assert sorted(run["status"] for run in status["runs"]) == [
+        "finished:completed",
+        "finished:stopped",
+    ]
 
 
-def test_a_serverapp_that_is_killed_is_a_failed_run_that_resumes(busy):
-    nursery = [p for p, line in busy.processes().items() if "_process nursery" in line]
-    app = max(p for p in nursery if _parent(p) in nursery and _root(p, busy) == "server")
-    os.kill(app, signal.SIGKILL)
-    busy.wait(lambda: ended(busy) is not None, 180, "the run does not end")
+def test_training_that_is_killed_is_said_and_the_device_is_back_in_the_next_round(busy):
+    def train(name):
+        nursery = [p for p, line in busy.processes().items() if "_process nursery" in line]
+        return [p for p in nursery if _parent(p) in nursery and _root(p, busy) == name]
 
-    assert ended(busy) == 1
-    assert "the run failed after round" in busy.said("run")
-    assert busy.run("--resume").returncode == 0
-    assert busy.rounds() == 10
+    busy.wait(lambda: train("a"), 60, "no training")
+    os.kill(train("a")[0], signal.SIGKILL)
+    busy.wait(lambda: ended(busy) is not None, 400, "the run does not end")
+
+    assert ended(busy) == 0, busy.said("run")
+    lost = [r for record in records(busy) for r in record["reports"] if not r["accepted"]]
+    assert len(lost) <= 1  # it may have answered already
+    assert all("stopped responding" in report["reason"] for report in lost)
 
 
 def test_a_device_that_is_killed_is_missed_and_comes_back(busy):
@@ -63,6 +98,24 @@ def test_a_device_that_is_killed_is_missed_and_comes_back(busy):
 
     assert ended(busy) == 0, busy.said("run")
     assert busy.rounds() == 10
+
+
+def test_a_run_goes_back_to_a_kept_round_and_comes_to_the_same_model(fleet):
+    fleet.write(rounds=6, clients=1)
+    fleet.server()
+    fleet.join("a")
+    model = fleet.folder / "runs/real-1/model.safetensors"
+    assert fleet.run("--keep", 2).returncode == 0
+    first = model.read_bytes()
+
+    refused = fleet.run("--back-to", 3)
+    done = fleet.run("--back-to", 2)
+
+    assert refused.returncode == 2
+    assert "round 3 was not kept; kept are: 2, 4, 5, 6" in refused.stderr.replace("\n", " ")
+    assert done.returncode == 0, done.stderr
+    assert fleet.rounds() == 6
+    assert model.read_bytes() == first
 
 
 def test_ctrl_c_ends_a_run_and_leaves_it_resumable(busy):

@@ -38,7 +38,26 @@ def test_an_experiment_on_real_devices_and_strangers_at_the_door(fleet):
     status = json.loads(fleet.fedsys("server", "status", "srv", "--json").stdout)
     assert [node["state"] for node in status["nodes"]] == ["online", "online", "offline", "offline"]
     assert [run["status"] for run in status["runs"]] == ["finished:completed"]
+    _check_nobody_can_dial_a_device(fleet)
+    _check_the_door_is_closed_to_the_revoked(fleet)
     assert [fleet.end(name) for name in ("a", "b", "server")] == [0, 0, 0]
+
+
+def _check_nobody_can_dial_a_device(fleet):
+    """What is listened at by whom is not asked: it is all on loopback."""
+    with open("/proc/net/tcp") as file:
+        rows = [line.split() for line in list(file)[1:]]
+    inodes = {row[9]: row[1].split(":")[0] for row in rows if row[3] == "0A"}
+    for pid in fleet.processes():
+        for handle in fleet.files(pid):
+            if handle.startswith("socket:["):
+                assert inodes.get(handle[8:-1], "0100007F") == "0100007F"
+
+
+def _check_the_door_is_closed_to_the_revoked(fleet):
+    assert fleet.fedsys("server", "revoke", "srv", "b").returncode == 0
+    fleet.wait(lambda: "has revoked it" in fleet.said("b"), 60, "it is not told")
+    fleet.wait(lambda: "unknown or revoked key" in fleet.said("server"), 60, "nobody is told")
 
 
 def _check_it_is_the_simulated_model(fleet, folder):

@@ -59,6 +59,8 @@ def test_the_paths_of_the_fleet_api_are_those_of_the_gate():
     assert {gate.FLEET + name for name in gate.ENROLLED_ONLY} <= paths
     header = importlib.import_module("flwr.supercore.constant").FLEET_HTTP_PUBLIC_KEY_HEADER
     assert header.lower().encode() == gate.PUBLIC_KEY
+    header = importlib.import_module("flwr.supercore.constant").FLEET_HTTP_SIGNATURE_HEADER
+    assert header.lower().encode() == gate.SIGNATURE
 
 
 def test_the_clocks_may_differ_by_what_flower_allows():
@@ -66,6 +68,7 @@ def test_the_clocks_may_differ_by_what_flower_allows():
 
     assert constants.SYSTEM_TIME_TOLERANCE == refusals.TOLERATED_AHEAD_S
     assert constants.TIMESTAMP_TOLERANCE == refusals.TOLERATED_BEHIND_S
+    assert gate.SEEN_S > constants.TIMESTAMP_TOLERANCE + constants.SYSTEM_TIME_TOLERANCE
 
 
 def test_this_flower_is_one_that_is_known():

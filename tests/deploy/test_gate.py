@@ -132,6 +132,19 @@ def test_a_request_is_a_sign_of_life_and_a_goodbye_is_none(flower, outside):
     assert flower.alive == [7]
 
 
+def test_a_request_that_is_sent_again_is_refused_and_logged(flower, outside, said, monkeypatch):
+    signed = ENROLLED | {"flwr-signature": "c2lnbmVk"}
+    url = f"{outside}/v1/fleet/push-object"
+
+    answers = [httpx.post(url, headers=signed, content=text) for text in (b"once", b"twice")]
+
+    assert [answer.status_code for answer in answers] == [200, 401]
+    assert [body for _, body in flower.asked] == [b"once"]
+    assert "a request that was sent before" in said[0]
+    monkeypatch.setattr(gate, "SEEN_S", 0.0)  # by now Flower refuses it for its age
+    assert httpx.post(url, headers=signed).status_code == 200
+
+
 def test_a_device_that_was_killed_may_come_back_when_it_has_been_silent(
     flower, outside, monkeypatch
 ):
