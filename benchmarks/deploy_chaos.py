@@ -7,6 +7,7 @@ was counted twice, an update that was added twice, or one that was lost and yet 
 """
 
 import json
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ LIMIT_S, QUICK_LIMIT_S = 840.0, 55.0
 CALM_ROUNDS = 3
 """Rounds at the end that nothing disturbs."""
 MAX_ACCURACY_GAP = 0.02
+END_S = 15.0
 _END_S = 400.0
 _BETWEEN_S = (0.5, 5.0)
 
@@ -92,9 +94,12 @@ def _run(lab: Lab, chaos: Chaos, quick: bool) -> tuple[int, int]:
         seconds = time.monotonic() - begin_s
         print(f"    {seconds:5.0f} s  round {_rounds(lab):3}  {chaos.strike()}", flush=True)
         time.sleep(pauses.uniform(*_BETWEEN_S))
-    end_round = _rounds(lab) + CALM_ROUNDS
-    lab.running["run"].terminate()
+    resumes += _go_on(lab)
+    lab.running["run"].send_signal(signal.SIGINT)
     lab.running["run"].wait(60)
+    # What a run that was killed before has left may still be at its last round.
+    time.sleep(END_S)
+    end_round = _rounds(lab) + CALM_ROUNDS
     # A run folder belongs to one experiment, so that both are told of the new end.
     for file in (lab.folder / "e.toml", lab.folder / RUN_DISK / "chaos-1" / "experiment.toml"):
         text = file.read_text().replace(f"rounds = {MAX_ROUNDS}", f"rounds = {end_round}")

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import shutil
-import signal
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedsys.cli.execute import run_on, show_trial, trial_json
+from fedsys.cli.execute import as_interrupt, run_on, show_trial, trial_json
 from fedsys.cli.execution import INTERRUPTED, stop_on_interrupt
 from fedsys.cli.server import pace_of
 from fedsys.cli.tables import check_writable, console, write_json
@@ -62,7 +61,7 @@ def deploy_command(
     folder = RunFolder.create(path, experiment, resume=resume)
     screen = console()
     watch = _Watch()
-    with _interruptible(), stop_on_interrupt() as stop, _scratch(folder.path) as scratch:
+    with as_interrupt(), stop_on_interrupt() as stop, _scratch(folder.path) as scratch:
         home = ServerHome.create(scratch / "server", ["127.0.0.1"], _free_port())
         with _proxies(experiment, home) as proxies, _fleet(home, proxies, scratch, threads):
             watch.begin(proxies)
@@ -210,16 +209,6 @@ def _scratch(run: Path) -> Iterator[Path]:
             for file in (*folder.rglob("*.log"), *folder.rglob("*.log.1")):
                 parts = file.relative_to(folder).parts
                 shutil.copyfile(file, logs / "-".join(p for p in parts if p != "logs"))
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C."""
-    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _simulated_round_s(experiment: Experiment) -> float:

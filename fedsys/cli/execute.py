@@ -1,6 +1,7 @@
 """``fedsys run``: the experiment on real devices, by a server that runs."""
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,7 +68,7 @@ def run_command(
     if back_to is not None:
         folder.roll_back(back_to)
     screen = console()
-    with stop_on_interrupt() as stop:
+    with as_interrupt(), stop_on_interrupt() as stop:
         trial = run_on(
             home,
             experiment,
@@ -83,6 +84,16 @@ def run_command(
     write_json(json, trial_json(experiment, trial))
     if trial.stopped_by == INTERRUPTED:
         raise typer.Exit(130)
+
+
+@contextlib.contextmanager
+def as_interrupt() -> Iterator[None]:
+    """SIGTERM is as good as Ctrl-C."""
+    previous = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def run_on(

@@ -118,8 +118,9 @@ def test_a_run_goes_back_to_a_kept_round_and_comes_to_the_same_model(fleet):
     assert model.read_bytes() == first
 
 
-def test_ctrl_c_ends_a_run_and_leaves_it_resumable(busy):
-    assert busy.end("run", signal.SIGINT) == 130
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_run_and_leaves_it_resumable(busy, number):
+    assert busy.end("run", number) == 130
     done = busy.run("--resume")
 
     assert done.returncode == 0, done.stderr
