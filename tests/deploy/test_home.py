@@ -149,3 +149,9 @@ def test_the_chunks_that_are_under_way_pass_the_slow_direction_in_time(up_bps, d
 
 def test_a_model_takes_its_time_in_both_directions():
     assert Pace(up_bps=1e6, down_bps=2e6).exchange_s(1_000_000) == pytest.approx(8 + 4)
+
+
+def test_the_largest_piece_is_far_below_what_the_gate_takes():
+    from fedsys.deploy.gate import MAX_BODY_BYTES
+
+    assert 4 * MAX_CHUNK_BYTES < MAX_BODY_BYTES
