@@ -36,6 +36,8 @@ NOTE_S = 10.0
 SILENT_S = 25.0
 """A device that is there says something within 23 s; see ``fedsys.deploy.quiet``."""
 LOOK_S = 0.05
+CHECK_S = 1.0
+"""How soon a device whose question is kept learns that it was revoked."""
 GIVEN_S = 120.0
 """Work that got lost on its way is sent again for so long."""
 MAX_BODY_BYTES = 64 << 20
@@ -173,9 +175,14 @@ class FleetOnly:
                 if not _is_empty(events):
                     return events
                 await self._heard(node)
+                check_s = loop.time() + CHECK_S
                 while not await self._has_work(node):
                     if loop.time() >= until_s or gone.done():
                         return events
+                    if loop.time() >= check_s:
+                        check_s += CHECK_S
+                        if await asyncio.to_thread(self._devices.node_of, key) is None:
+                            break  # revoked meanwhile; Flower says so
                     await asyncio.sleep(LOOK_S)
         finally:
             gone.cancel()

@@ -21,6 +21,7 @@ class Flower:
         self.status = 200
         self.bodies = {}
         self.alive, self.gone = [], []
+        self.nodes = {b"enrolled": 7}
 
     def with_work(self):
         return {7} if self.bodies.get(gate.PULL) else set()
@@ -67,8 +68,9 @@ def said():
 
 @pytest.fixture
 def outside(flower, serving, said):
-    nodes = {b"enrolled": 7}
-    devices = gate.Devices(nodes.get, flower.alive.append, flower.gone.append, flower.with_work)
+    devices = gate.Devices(
+        flower.nodes.get, flower.alive.append, flower.gone.append, flower.with_work
+    )
     return serving(gate.FleetOnly(flower, devices, said.append))
 
 
@@ -183,6 +185,23 @@ def test_a_question_for_work_is_kept_until_there_is_some(flower, outside):
     assert 0.5 < time.monotonic() - begin_s < 5
     assert len(flower.asked) == 2  # at once, and when there was some
     assert {body for _, body in flower.asked} == {b"me"}
+
+
+def test_a_device_that_is_revoked_while_its_question_is_kept_is_told_at_once(
+    flower, outside, said, monkeypatch
+):
+    monkeypatch.setattr(gate, "CHECK_S", 0.1)
+
+    def revoke():
+        time.sleep(0.3)
+        flower.nodes.clear()
+        flower.status = 401
+
+    threading.Thread(target=revoke).start()
+    answer = httpx.post(outside + gate.PULL, headers=ENROLLED, timeout=10)
+
+    assert answer.status_code == 401
+    assert "refused" in said[0]
 
 
 def test_a_question_is_not_kept_longer_than_its_asker_waits(flower, outside, monkeypatch):
