@@ -74,7 +74,8 @@ def train_cohort(
         if out is None:
             out = np.empty((len(jobs), place.layout.n), np.float32)
         return _one_by_one(place, jobs, out)
-    place.model.train()
+    if not place.model.training:
+        place.model.train()
     members = [_member(place, job) for job in jobs]
     training = place.experiment.training
     full = training.batch_size * training.accumulation_steps

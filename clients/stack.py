@@ -20,8 +20,8 @@ from fedsys.config.schema import Training
 from fedsys.rng import rng_for
 from fedsys.types import F32, I64
 
-_CHUNK_BYTES = 1 << 20
-"""Weights of the clients trained at once: with their inputs, what a core's own cache holds."""
+_CHUNK_BYTES = 1 << 21
+"""Weights of the clients trained at once: what a core's own cache holds."""
 _MIN_CHUNK, _MAX_CHUNK = 4, 32
 
 _TRIAL_SIZES = (33, 17, 2)

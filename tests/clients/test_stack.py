@@ -221,7 +221,7 @@ def test_a_chunk_is_what_fits_the_cache():
         return Stack(chain_of(model), "cross_entropy", Exchange(model).layout, examples, None).chunk
 
     assert chunk(6) == 32
-    assert chunk(9999) == 2**20 // (4 * 30_000)
+    assert chunk(9999) == 2**21 // (4 * 30_000)
 
 
 def test_rows_depend_on_the_clients_own_batches_and_are_few_kinds():
