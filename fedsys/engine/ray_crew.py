@@ -242,9 +242,10 @@ def _refusals(address: str | None) -> Iterator[None]:
     """What Ray says when it cannot start or be joined, in one line."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, FedsysError):
-            raise
-        reason = next((line for line in str(error).splitlines() if line.strip()), "")
-        option = "--engine ray" if address is None else f"--ray-address {address}"
-        raise ConfigError(f"{option}: {reason.strip()}") from error
+    except FedsysError:
+        raise
+    except Exception as error:  # Ray raises that where it is too slow to start
+        reason = next((line for line in str(error).splitlines() if line.strip()), "").strip()
+        if address is None:
+            raise WorkerDied(f"Ray does not start: {reason}") from error
+        raise ConfigError(f"--ray-address {address}: {reason}") from error
