@@ -14,25 +14,26 @@ HEADINGS = {
     "chaos": "Faults",
 }
 _EXPLAINED = {
-    "big": "One device sends its whole model as float32. Bytes are those that the proxy passed on "
-    "the way up, connecting and questions for work included. Stock Flower sends one array of that "
-    "size through a proxy with the same link, without TLS, with its own settings.",
-    "rounds": "Five devices, `fedsys deploy` and `fedsys simulate` on one file. What a round takes "
-    "where the network takes no time (processes, coding, evaluation) is measured before and after "
-    "each link and given to virtual time as the device's local step. Links get `tcp = 'none'`, as "
-    "the proxy carries real TCP already. Medians over all rounds but the first. Bytes of the wire are "
-    "counted by the proxies while the rounds run, questions for work included.",
-    "idle": "Two devices on a LAN. Bytes are those of both directions together as the proxies count "
-    "them, without the headers of TCP. The exchange is a round of a model of 3 kB, from the message "
-    "to the reply, less the training.",
-    "crowd": "The devices are threads of one process: Flower's own client of the Fleet API, TLS and "
-    "keys of their own, our ClientApp without a process for each task. The same devices and server "
-    "run a small model, then a large one, as float32 both ways. Memory is the largest that was "
-    "resident.",
-    "chaos": "A server, a proxy, devices and `fedsys run`, each a command of its own; what is struck "
-    "and when is drawn from a seed. Afterwards the run's rounds are computed once more in virtual "
-    "time, with those devices absent in each round that its records call absent: a round counted "
-    "twice, an update added twice or lost would give another model.",
+    "big": "One device sends its whole model as float32. Bytes are those that the proxy passed "
+    "on the way up, connecting and questions for work included. Stock Flower sends one array of "
+    "that size through a proxy with the same link, without TLS, with its own settings.",
+    "rounds": "Five devices, `fedsys deploy` and `fedsys simulate` on one file. What a round "
+    "takes where the network takes no time (processes, coding, evaluation) is measured before "
+    "and after each link and given to virtual time as the device's local step. Links get `tcp = "
+    "'none'`, as the proxy carries real TCP already. Medians over all rounds but the first. "
+    "Bytes of the wire are counted by the proxies while the rounds run, questions for work "
+    "included.",
+    "idle": "Two devices on a LAN. Bytes are those of both directions together as the proxies "
+    "count them, without the headers of TCP. The exchange is a round of a model of 3 kB, from "
+    "the message to the reply, less the training.",
+    "crowd": "The devices are threads of one process: Flower's own client of the Fleet API, TLS "
+    "and keys of their own, our ClientApp without a process for each task. The same devices and "
+    "server run a small model, then a large one, as float32 both ways. Memory is the largest "
+    "that was resident.",
+    "chaos": "A server, a proxy, devices and `fedsys run`, each a command of its own; what is "
+    "struck and when is drawn from a seed. Afterwards the run's rounds are computed once more in "
+    "virtual time, with those devices absent in each round that its records call absent: a round "
+    "counted twice, an update added twice or lost would give another model.",
 }
 _HEAD = """# Deployments, measured
 
