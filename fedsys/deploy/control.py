@@ -124,8 +124,14 @@ class Control:
             raise _fault("StartRun", error) from error
 
     def stop_run(self, run_id: int) -> None:
-        """End a run."""
-        self._call("StopRun", control_pb2.StopRunRequest(run_id=run_id))
+        """End a run, unless it has ended."""
+        try:
+            self._call("StopRun", control_pb2.StopRunRequest(run_id=run_id))
+        except NoAnswerError:
+            raise
+        except DeployError:
+            if not self.run(run_id).is_finished:
+                raise
 
     def _call(self, method: str, request: Any) -> Any:
         try:
