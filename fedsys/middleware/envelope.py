@@ -10,6 +10,7 @@ the two that every message has.
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -56,11 +57,11 @@ def seal(content: RecordDict, piece_bytes: int = PIECE_BYTES) -> RecordDict:
     if len(text) > _MAX_TEXT_BYTES:
         return content
     data = b"".join([len(text).to_bytes(_PREFIX, "little"), text, *parts])
-    cuts = range(0, len(data), piece_bytes)
+    cuts = _cuts(len(data), piece_bytes)
     return RecordDict(
         {
-            _name(number): ConfigRecord({_KEY: data[begin : begin + piece_bytes]})
-            for number, begin in enumerate(cuts)
+            _name(number): ConfigRecord({_KEY: data[begin:end]})
+            for number, (begin, end) in enumerate(pairwise(cuts))
         }
     )
 
@@ -109,6 +110,17 @@ def piece_bytes_for(grid: Grid) -> int:
         return 0
     piece_bytes: int = getattr(grid, "piece_bytes", PIECE_BYTES)
     return piece_bytes
+
+
+def _cuts(size_bytes: int, piece_bytes: int) -> list[int]:
+    """Where the pieces begin, and the end.
+
+    The first of several is half as long: two that are sent at once would come to their ends at
+    once, and the link would stand still until the server has answered both.
+    """
+    if size_bytes <= piece_bytes:
+        return [0, size_bytes]
+    return [0, *range((piece_bytes + 1) // 2, size_bytes, piece_bytes), size_bytes]
 
 
 def _name(number: int) -> str:
