@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,11 +154,22 @@ def _run_task(task: dict[str, Any], parent_pid: int, saying: int) -> None:
     except SystemExit as end:
         code = int(end.code or 0) if isinstance(end.code, int | None) else 1
     finally:
+        if code:
+            _forget_apps()
         sys.stdout.flush()
         sys.stderr.flush()
         for name in _installed_since(before):
             os.write(saying, name.encode() + b"\n")
         os._exit(code)
+
+
+def _forget_apps() -> None:
+    """Have the next task install its app anew.
+
+    One that was written to a full disk is there in part, and Flower takes it for whole for ever.
+    """
+    if home := os.environ.get("FLWR_HOME"):
+        shutil.rmtree(Path(home) / "apps", ignore_errors=True)
 
 
 def _end_with(nursery_pid: int) -> None:

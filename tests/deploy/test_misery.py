@@ -85,4 +85,4 @@ def test_a_full_disk_of_a_device_is_said_and_costs_rounds_and_not_the_run(place)
     place.wait(lambda: ended(place) is not None, 400, "the run does not end")
 
     assert ended(place) == 0, place.said("run")
-    assert records(place)[-1]["reports"][0]["accepted"]
+    assert records(place)[-1]["reports"][0]["accepted"], records(place)[-1]["reports"]
