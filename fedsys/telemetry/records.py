@@ -1,6 +1,7 @@
 """``rounds.jsonl``: one RoundRecord a line, exact to the last bit, never half a line read."""
 
 import dataclasses
+import errno
 import json
 import os
 from pathlib import Path
@@ -36,10 +37,15 @@ def record_line(record: RoundRecord) -> bytes:
 
 
 def append_record(path: Path, record: RoundRecord) -> None:
-    """Add a line in one write; it is on the disk after the next ``sync_records``."""
+    """Add a line in one write; it is on the disk after the next ``sync_records``.
+
+    Raises OSError where it does not fit: half of it may be there, and the next line must not
+    follow that.
+    """
     line = record_line(record)
     with path.open("ab", buffering=0) as file:
-        file.write(line)
+        if file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
 def sync_records(path: Path) -> None:

@@ -1,6 +1,8 @@
 """A run folder survives torn writes, refuses strangers, and gives back what it was given."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -278,3 +280,28 @@ def test_a_run_goes_back_to_a_round_that_was_kept_and_to_no_other(folder):
     assert folder.result() is None
     with pytest.raises(ConfigError, match="kept are: 3"):
         folder.roll_back(6)
+
+
+def test_half_a_line_on_a_full_disk_is_an_error_and_the_next_line_does_not_follow_it(folder):
+    folder.append(record(1))
+    size_bytes = (folder.path / "rounds.jsonl").stat().st_size
+    code = (
+        "import resource, signal, sys\n"
+        "from fedsys.telemetry.records import append_record, read_records\n"
+        "from pathlib import Path\n"
+        "path, limit = Path(sys.argv[1]), int(sys.argv[2])\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
+        "append_record(path, read_records(path)[0])\n"
+    )
+    path = folder.path / "rounds.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", code, path, str(size_bytes + 100)], capture_output=True, text=True
+    )
+
+    assert "No space left on device" in done.stderr
+    assert path.stat().st_size == size_bytes + 100
+    assert len(folder.records()) == 1
+    folder.truncate(1)
+    folder.append(record(2))
+    assert [r.round for r in folder.records()] == [1, 2]
