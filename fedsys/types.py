@@ -58,6 +58,8 @@ class RoundPlan:
     reason: str
     trial_codecs: tuple[str, ...] = ()
     """Codecs that every client tries on a sample of its update, in about a millisecond each."""
+    max_stretch: float = 1.0
+    """The mean update may be multiplied by up to this factor where updates disagree (FedExP)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,14 @@ class Mean:
             return 1.0
         return sum_of_squares(sums.total) / sums.weight / sums.energy
 
+    def stretch(self, most: float) -> float:
+        """Factor for the mean update, from 1 to ``most``.
+
+        Updates that point different ways cancel in their mean, which is then too short a step:
+        max(1, mean of squares / (2 |mean|^2)), FedExP (Jhunjhunwala et al., ICLR 2023).
+        """
+        return max(1.0, min(most, 0.5 / max(self.agreement(), 1e-9)))
+
     def raw(self) -> dict[str, Array]:
         """The raw tensors: integers and booleans the largest seen, floats the mean as float64."""
         return {

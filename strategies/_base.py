@@ -68,6 +68,7 @@ class Scene:
         deadline_s: float | None = None,
         reasons: Mapping[int, str] | None = None,
         proximal_mu: float | None = None,
+        max_stretch: float = 1.0,
     ) -> RoundPlan:
         """A plan for the nodes in ``local_steps``; codecs that are not given are the experiment's.
 
@@ -92,6 +93,7 @@ class Scene:
             downlink=self.downlink if downlink is None else downlink,
             deadline_s=min(given, default=None),
             reason=reason,
+            max_stretch=max_stretch,
         )
 
 

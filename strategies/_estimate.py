@@ -59,8 +59,8 @@ class Line:
     def fit(self) -> tuple[float, float]:
         """(floor in seconds, slope in seconds per byte). Raises ValueError when nothing is known.
 
-        Least squares of relative errors. From one size the slope cannot be seen; its time is then
-        split by ``FLOOR_SHARE``.
+        Least squares of relative errors. From one kind of size the slope cannot be seen; its time
+        is then split by ``FLOOR_SHARE``.
         """
         if not self.points:
             raise ValueError("no measurement yet")
@@ -69,7 +69,10 @@ class Line:
         size, time = (float(np.average(values, weights=weights)) for values in (sizes, times))
         variance = float(np.average((sizes - size) ** 2, weights=weights))
         covariance = float(np.average((sizes - size) * (times - time), weights=weights))
-        slope = covariance / variance if variance else (1 - FLOOR_SHARE) * time / size
+        if _are_same_size(float(sizes.min()), float(sizes.max())):
+            slope = (1 - FLOOR_SHARE) * time / size
+        else:
+            slope = covariance / variance
         slope = min(max(slope, MIN_SLOPE_SHARE * time / size), time / size)
         return max(0.0, time - slope * size), slope
 

@@ -193,7 +193,11 @@ class RoundBudget(Strategy):
         self._loses = self._outcome.mean.count < len(self._outcome.reports)
         self._step_norm = None
         if self._outcome.mean.count:
-            step = self._optimizer.step(self._outcome.mean.step())
+            mean_step = self._outcome.mean.step()
+            stretch = self._outcome.mean.stretch(self._plan.max_stretch)
+            step = self._optimizer.step(
+                mean_step if stretch == 1 else mean_step * np.float32(stretch)
+            )
             self._step_norm = float(np.sqrt(sum_of_squares(step)))
             self._flat = self._flat + step
             mean = self._outcome.mean.raw()

@@ -18,14 +18,6 @@ class Offer:
     nmse: float
     """Squared error over squared norm, without error feedback."""
 
-    def gain(self, feedback: bool) -> float:
-        """Loss decrease of a round relative to an exact update.
-
-        delta^c with delta = 1 - NMSE: c = 0.9 without error feedback, and 0.1 with it, since what
-        is dropped arrives later. Both exponents were fitted to rounds-to-target (our measurement).
-        """
-        return float((1 - self.nmse) ** (0.1 if feedback else 0.9))
-
     def size_bytes(self, parameters: int, overhead_bytes: float) -> float:
         """Expected bytes of a message."""
         return parameters * self.bits / 8 + overhead_bytes
@@ -36,9 +28,10 @@ LADDER = (
     Offer("fp16", 16.0, 1e-7),
     Offer("int8", 8.06, 1e-4),
     Offer("int4", 4.06, 0.032),
-    Offer("topk(0.1)|int8", 1.28, 0.405),
-    Offer("topk(0.05)|int8", 0.71, 0.57),
-    Offer("topk(0.03)|int8", 0.44, 0.68),
-    Offer("topk(0.01)|int8", 0.16, 0.838),
+    Offer("ecq(2)", 2.0, 0.073),
+    Offer("ecq(1)", 1.0, 0.261),
+    Offer("ecq(0.5)", 0.5, 0.486),
+    Offer("ecq(0.25)", 0.25, 0.675),
+    Offer("ecq(0.1)", 0.1, 0.837),
 )
 BY_SPEC: Mapping[str, Offer] = {offer.spec: offer for offer in LADDER}

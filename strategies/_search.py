@@ -1,14 +1,15 @@
-"""The product rule: of all (local steps, uplink codec, downlink codec), the most gain per second.
+"""The product rule: of all ways to run the next rounds, the one with the least rounds x seconds.
 
-gain(E, q) = E^p * g(q_up) * g(q_down); seconds(E, q) = download + E * step + upload of the node
-that most of the cohort waits for. Maximising their ratio is minimising rounds x seconds per round.
+A way is local steps, a codec for each direction, and how many groups take turns. Seconds are those
+of the slowest of a group: download + steps * step + upload, after the slow ones got less work.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsys.types import F64
 from strategies._estimate import Line
@@ -20,20 +21,28 @@ WAIT_QUANTILE = 0.8
 MIN_STEP_S = 1e-9
 """Keeps a clock that saw no time pass from making a division by zero."""
 NEAR_SHARE = 0.01
+"""Scores this close are the same: estimates are not more exact, and the lighter codec wins."""
+HARDER_BY = 2
+"""A slow node's codec is so many rungs harder than the others'."""
+LEAST_SHARE = 4
+"""A slow node does at least this part, 1 / LEAST_SHARE, of the others' steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Local steps and codecs of a round."""
+    """How the next rounds are run."""
 
     local_steps: int
     up: Offer
     down: Offer
+    groups: int = 1
+    """Groups of nodes, fast ones and slow ones apart, that take turns: one a round."""
 
     def is_lighter_than(self, other: "Choice") -> bool:
-        """Whether one of its codecs drops less, and neither drops more."""
+        """Whether it is the same but for a codec that drops less."""
         mine, others = (self.up.bits, self.down.bits), (other.up.bits, other.down.bits)
-        return mine != others and mine[0] >= others[0] and mine[1] >= others[1]
+        same = (self.local_steps, self.groups) == (other.local_steps, other.groups)
+        return same and mine != others and mine[0] >= others[0] and mine[1] >= others[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +63,16 @@ class Cohort:
         step_s = np.array([max(MIN_STEP_S, step) for _, _, step in nodes])
         return cls(step_s, up[:, 0], up[:, 1], down[:, 0], down[:, 1])
 
-    def upload_s(self, size_bytes: float) -> F64:
+    def only(self, places: NDArray[np.intp]) -> "Cohort":
+        """The nodes at these places."""
+        parts = (self.step_s, self.up_floor_s, self.up_slope, self.down_floor_s, self.down_slope)
+        return Cohort(*(part[places] for part in parts))
+
+    def upload_s(self, size_bytes: float | F64) -> F64:
         """Seconds of an upload by each node."""
         return self.up_floor_s + self.up_slope * size_bytes
 
-    def download_s(self, size_bytes: float) -> F64:
+    def download_s(self, size_bytes: float | F64) -> F64:
         """Seconds of a download by each node."""
         return self.down_floor_s + self.down_slope * size_bytes
 
@@ -66,14 +80,95 @@ class Cohort:
 Size = Callable[[Offer], float]
 
 
-def round_s(choice: Choice, cohort: Cohort, up_bytes: Size, down_bytes: Size) -> float:
-    """Seconds that the round is expected to take for most of its nodes."""
-    finish_s = (
-        cohort.download_s(down_bytes(choice.down))
-        + choice.local_steps * cohort.step_s
-        + cohort.upload_s(up_bytes(choice.up))
-    )
-    return waited_s(finish_s)
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What each node of a group is to do, arrays over them, and when it will be done."""
+
+    steps: NDArray[np.int64]
+    is_slow: NDArray[np.bool_]
+    """Gets less work and a harder codec, so that the others need not wait."""
+    finish_s: F64
+    alone_s: F64
+    """When it would be done with as much work as the others."""
+
+    @property
+    def last_s(self) -> float:
+        """When the last one is done."""
+        return float(self.finish_s.max())
+
+
+def share_out(
+    choice: Choice, group: Cohort, down_s: F64, up_s: F64, hard_up_s: F64, *, equalise: bool
+) -> Work:
+    """Less work for nodes that are slower than most.
+
+    ``up_s`` and ``hard_up_s`` are uploads in the chosen and in a slow node's codec.
+    """
+    alone_s = down_s + choice.local_steps * group.step_s + up_s
+    steps = np.full(len(alone_s), choice.local_steps, np.int64)
+    limit_s = waited_s(alone_s)
+    is_slow = alone_s > 1.05 * limit_s if equalise else np.zeros(len(alone_s), np.bool_)
+    if not is_slow.any():
+        return Work(steps, is_slow, alone_s, alone_s)
+    least = -(-choice.local_steps // LEAST_SHARE)
+    fitting = np.floor((limit_s - down_s - hard_up_s) / group.step_s)
+    fewer = np.clip(fitting, least, choice.local_steps).astype(np.int64)
+    steps = np.where(is_slow, fewer, steps)
+    finish_s = np.where(is_slow, down_s + steps * group.step_s + hard_up_s, alone_s)
+    return Work(steps, is_slow, finish_s, alone_s)
+
+
+def harder(offer: Offer, hardest: int) -> Offer:
+    """The codec of a slow node: some rungs down the ladder, not below ``hardest``."""
+    if offer not in LADDER:
+        return offer
+    at = LADDER.index(offer)
+    return LADDER[max(at, min(hardest, at + HARDER_BY))]
+
+
+def finer(offer: Offer) -> Offer:
+    """The next lighter codec of the ladder."""
+    return LADDER[max(0, LADDER.index(offer) - 1)]
+
+
+def by_speed(finish_s: F64) -> NDArray[np.int64]:
+    """A class of speed for each node; within one nobody is slower by more than a quarter."""
+    return np.floor(np.log(np.maximum(finish_s, 1e-9)) / math.log(1.25)).astype(np.int64)
+
+
+Knobs = Mapping[str, Sequence[object]]
+"""Field of a choice to the values it may take."""
+
+
+def climb(start: Choice, knobs: Knobs, score: Callable[[Choice], float]) -> Choice:
+    """From ``start``, one knob after the other to its best value until none can be bettered."""
+    known: dict[Choice, float] = {}
+
+    def scored(choice: Choice) -> float:
+        if choice not in known:
+            known[choice] = score(choice)
+        return known[choice]
+
+    best = start
+    for _ in range(len(knobs) * 3):
+        before = best
+        for name, values in knobs.items():
+            best = _lightest(list(_varied(best, name, values)), scored)
+        if best == before:
+            break
+    return best
+
+
+def _varied(choice: Choice, name: str, values: Sequence[object]) -> Iterator[Choice]:
+    for value in values:
+        yield replace(choice, **{name: value})  # type: ignore[arg-type]
+
+
+def _lightest(choices: Sequence[Choice], score: Callable[[Choice], float]) -> Choice:
+    """The best; of those close behind it, the one whose codecs drop least."""
+    limit = (1 - NEAR_SHARE) * max(map(score, choices))
+    near = (choice for choice in choices if score(choice) >= limit)
+    return max(near, key=lambda choice: (choice.up.bits + choice.down.bits, score(choice)))
 
 
 def waited_s(finish_s: F64) -> float:
@@ -82,35 +177,3 @@ def waited_s(finish_s: F64) -> float:
     at = WAIT_QUANTILE * (len(ordered) - 1)
     low, high = ordered[int(at)], ordered[math.ceil(at)]
     return float(low + (at - int(at)) * (high - low))
-
-
-def gain(choice: Choice, exponent: float, feedback: bool) -> float:
-    """Expected loss decrease of the round, in units of one exact local step.
-
-    The downlink always has error feedback: the next difference contains what this one dropped.
-    """
-    return float(
-        choice.local_steps**exponent * choice.up.gain(feedback) * choice.down.gain(feedback=True)
-    )
-
-
-def best(
-    steps: Sequence[int],
-    ups: Sequence[Offer],
-    downs: Sequence[Offer],
-    score: Callable[[Choice], float],
-) -> Choice:
-    """The choice with the highest score; of those close behind it, the one that loses least.
-
-    Estimates are not exact to ``NEAR_SHARE``, while what a codec drops is dropped for sure.
-    """
-    choices = (Choice(e, up, down) for e in steps for up in ups for down in downs)
-    scores = {choice: score(choice) for choice in choices}
-    limit = (1 - NEAR_SHARE) * max(scores.values())
-    near = (choice for choice in scores if scores[choice] >= limit)
-    return max(near, key=lambda choice: (choice.up.bits + choice.down.bits, scores[choice]))
-
-
-def finer(offer: Offer) -> Offer:
-    """The next lighter codec of the ladder."""
-    return LADDER[max(0, LADDER.index(offer) - 1)]

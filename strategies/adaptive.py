@@ -1,70 +1,62 @@
-"""Our controller: each round spends its seconds where they buy the most accuracy.
+"""Our controller: each round spends its seconds where they buy the most progress.
 
-The rule is the product of rounds and seconds per round, as in NAC-FL (2023), taken over local steps
-and both codecs together, with links and devices estimated from what replies took.
+The rule is the product of rounds and seconds per round, as in NAC-FL (2023), taken over local
+steps, both codecs and the cohort together. Links, devices and the task's own way of learning are
+estimated from what replies took and said.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from fedsys.errors import ConfigError
 from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
-from strategies._estimate import Estimates
+from strategies._known import WINDOW, State, median_epoch
 from strategies._offers import BY_SPEC, LADDER, Offer
-from strategies._search import WAIT_QUANTILE, Choice, Cohort, best, finer, gain, round_s
+from strategies._search import Choice, Cohort, Work, finer
+from strategies._signals import received_loss
+from strategies._ways import Limits, Ways
 
-FIRST_OVERHEAD_BYTES = 9500.0
-WINDOW = 8
-"""Rounds whose losses are compared with the same number before them to see a stall."""
-STALL_FRACTION = 0.01
-"""A loss that fell by less than this from one window to the next has stalled ..."""
-NOISE_FRACTION = 0.02
-"""... if it is known this well; noisier losses cannot tell a stall from slow progress."""
 LEARNING_ROUNDS = 4
 """Rounds in which any better choice is taken: the first estimates are poor."""
-FIRST_EPOCHS = 4
-"""Local work of the first round; later rounds at most double it, so that drift shows in time."""
+FIRST_STEPS = 64
+"""Local steps of the first round, at most ..."""
+GROWTH = 4
+"""... and how many times the last number a later round may take, so that drift shows in time."""
+STEPS = tuple(dict.fromkeys(round(2 ** (k / 2)) for k in range(2, 25)))
+"""Local steps to choose from. Of a single one it cannot be seen how fast the loss falls."""
+GROUPS = (1, 2, 3, 4)
+MOST_GROUPED = 256
+"""Nodes above which they are not sorted by speed: all must be known for that."""
+MAX_STRETCH = 2.0
+SPARE_S = 0.5
+"""Added to every deadline: what replies take that has nothing to do with their size."""
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What the controller has learned; rebuilt from the records when a run is resumed."""
+class Decision:
+    """A choice, the nodes whose turn it is, and what each of them is to do."""
 
-    estimates: Estimates = field(default_factory=lambda: Estimates({}))
-    sizes: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """(direction, codec) to the bytes of an update, or of the difference of two versions."""
-    answered: Mapping[int, int] = field(default_factory=dict)
-    """Node to the last round whose model it is known to hold."""
-    choice: Choice | None = None
-    held_rounds: int = 0
-    rounds: int = 0
-    moved: tuple[int, ...] = ()
-    """Nodes whose link changed in the last round."""
-    losses: tuple[float, ...] = ()
-    """Training loss of the model as received, since the last change of phase."""
-    max_steps: int | None = None
-    hardest: int = len(LADDER) - 1
-    """Index of the hardest codec still allowed."""
+    choice: Choice
+    slow: Offer
+    """The uplink codec of slow nodes."""
+    nodes: tuple[int, ...]
+    work: Work
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """Choose local steps, codecs and deadline for the most expected loss decrease per second.
+    """Choose local steps, codecs, cohort and deadline for the least rounds times seconds.
 
-    It measures goodput, step time, message sizes and training loss; it is told nothing about the
-    emulated links. Slow nodes get fewer steps and a harder codec so that the cohort arrives
-    together. When the loss stalls, steps shrink and codecs get finer before the budget ends.
+    It measures goodput, step time, message sizes, losses, codec errors and how far updates agree;
+    it is told nothing about the emulated links.
     """
 
-    max_epochs: int = 8
-    """Cap on local work: beyond it clients drift apart instead of making progress."""
-    steps_exponent: float = 0.5
-    """Gain of a round grows as local steps to this power (measured: four times the steps halve
-    the rounds)."""
+    max_epochs: int = 32
+    """Cap on local work."""
     hysteresis: float = 0.1
     """A new choice must promise this much more before it replaces the current one, unless it
     only compresses less and is as good."""
@@ -72,17 +64,23 @@ class Adaptive:
     """Off: every client trains one epoch."""
     choose_uplink: bool = True
     choose_downlink: bool = True
+    choose_cohort: bool = True
+    """Let groups of like speed take turns, where the file has everybody in every round."""
     equalise: bool = True
     """Give slow nodes less work, so that the others need not wait."""
     deadline: bool = True
+    stretch: bool = True
+    """Lengthen the server's step where updates disagree (FedExP)."""
+    late_phase: bool = True
+    """Halve the steps and take finer codecs when the loss stalls."""
     fednova: bool = True
     """Divide updates by their local steps, because these differ."""
 
+    SWITCHES: ClassVar[Mapping[str, Mapping[str, Any]]] = {"patience": {"hysteresis": 0.0}}
+
     def __post_init__(self) -> None:
-        if self.max_epochs < 1 or not 0 <= self.steps_exponent <= 1 or self.hysteresis < 0:
-            raise ConfigError(
-                "max_epochs must be 1 or more, steps_exponent in [0, 1], hysteresis 0 or more"
-            )
+        if self.max_epochs < 1 or self.hysteresis < 0:
+            raise ConfigError("max_epochs must be 1 or more, hysteresis 0 or more")
 
     @property
     def chooses_codecs(self) -> bool:
@@ -95,198 +93,138 @@ class Adaptive:
 
     def plan(self, scene: Scene, state: State, round_number: int) -> RoundPlan:
         """Keep the last choice unless another promises clearly more, then fit each node to it."""
-        nodes = scene.sample(round_number)
-        cohort = Cohort.of(state.estimates.of(nodes))
-        choice, reason = self._choose(scene, state, nodes, cohort)
-        steps, uplinks, reasons, last_s = self._fit(scene, state, nodes, cohort, choice)
-        known = len(state.losses) > 1
+        found = self._decide(scene, state, round_number)
+        work, reason = found.work, found.reason
+        steps, uplinks, reasons = {}, {}, {}
+        for at, node in enumerate(found.nodes):
+            most = self._most_steps(scene, node)
+            steps[node] = min(int(work.steps[at]), most) if self.choose_steps else most
+            uplinks[node] = (found.slow if work.is_slow[at] else found.choice.up).spec
+            if work.is_slow[at]:
+                reasons[node] = (
+                    f"slow: {work.alone_s[at]:.1f} s expected, gets less to be done in "
+                    f"{work.finish_s[at]:.1f} s"
+                )
+        deadline_s = None
+        if self.deadline and state.rounds > 1:
+            factor = state.punctuality.factor(len(found.nodes))
+            expected_s = work.last_s + state.punctuality.wait_s
+            deadline_s = factor * expected_s + SPARE_S
+            reason += f"; closes at {factor:.2f} times the {expected_s:.1f} s of the slowest"
         return scene.plan(
             round_number,
             steps,
             uplink=uplinks,
-            downlink=choice.down.spec,
-            deadline_s=3 * last_s + 1 if self.deadline and known else None,
+            downlink=found.choice.down.spec,
+            deadline_s=deadline_s,
             reason=reason,
             reasons=reasons,
+            max_stretch=self._stretch(scene, state),
         )
 
     def observe(self, scene: Scene, state: State, record: RoundRecord) -> State:
-        """Learn links, sizes and losses; notice a stall."""
+        """Learn links, sizes, losses and how updates behave; notice a stall."""
+        found = self._decide(scene, state, record.round)
         estimates, moved = state.estimates.seen(record.reports)
-        nodes = tuple(client.node_id for client in record.plan.clients)
-        choice, _ = self._choose(scene, state, nodes, Cohort.of(state.estimates.of(nodes)))
-        same = choice == state.choice
-        losses = [(r.examples, r.first_loss) for r in record.reports if r.accepted]
-        known = [(n, loss) for n, loss in losses if loss is not None]
-        total = sum(n for n, _ in known)
-        mean = (sum(n * loss for n, loss in known) / total,) if total else ()
-        learned = replace(
-            state,
+        loss = received_loss(record)
+        accepted = [report.node_id for report in record.reports if report.accepted]
+        served, cycle = state.served, state.cycle
+        if found.choice.groups > 1:
+            served |= set(found.nodes)
+        if len(served) == len(scene.examples):
+            served, cycle = frozenset(), cycle + 1
+        learned = State(
             estimates=estimates,
-            sizes=_sizes(state, record),
-            answered={**state.answered, **dict.fromkeys(_accepted(record), record.round)},
-            choice=choice,
+            progress=state.progress.seen(record),
+            punctuality=state.punctuality.seen(record.reports, found.work.last_s)
+            if state.rounds
+            else state.punctuality,
+            sizes=state.sizes_after(record),
+            answered={**state.answered, **dict.fromkeys(accepted, record.round)},
+            served=served,
+            cycle=cycle,
+            choice=found.choice,
+            held_rounds=state.held_rounds + 1 if found.choice == state.choice else 1,
             rounds=state.rounds + 1,
-            held_rounds=state.held_rounds + 1 if same else 1,
             moved=tuple(moved),
-            losses=(state.losses + mean)[-2 * WINDOW :],
+            losses=(state.losses + (() if loss is None else (loss,)))[-2 * WINDOW :],
+            max_steps=state.max_steps,
+            hardest=state.hardest,
         )
-        return self._phase(learned, _epoch(scene, nodes))
+        if not self.late_phase or not learned.stalled:
+            return learned
+        return self._later(learned, found.choice, median_epoch(scene, found.nodes))
 
-    def _choose(
-        self, scene: Scene, state: State, nodes: Sequence[int], cohort: Cohort
-    ) -> tuple[Choice, str]:
-        def up_bytes(offer: Offer) -> float:
-            return _size(scene, state, "up", offer)
+    def _decide(self, scene: Scene, state: State, round_number: int) -> Decision:
+        nodes = scene.sample(round_number)
+        cohort = Cohort.of(state.estimates.of(nodes))
+        ways = Ways(scene, state, cohort, self._limits(scene, state, nodes))
+        choice, why = self._choose(state, ways)
+        turn = ways.turn(choice, nodes)
+        chosen = tuple(nodes[at] for at in turn.tolist())
+        group = cohort.only(turn)
+        work = ways.work(choice, group, ways.sizes_for(chosen, choice, round_number))
+        reason = f"{why}: {ways.reason(choice, group, work)}"
+        return Decision(choice, ways.limits.slow(choice.up), chosen, work, reason)
 
-        def down_bytes(offer: Offer) -> float:
-            return self._down_bytes(scene, state, offer)
-
-        def score(choice: Choice) -> float:
-            seconds = round_s(choice, cohort, up_bytes, down_bytes)
-            return gain(choice, self.steps_exponent, feedback=scene.feedback) / seconds
-
-        allowed = LADDER[: state.hardest + 1]
-        ups = allowed if self.choose_uplink else (_offer(scene.uplink),)
-        downs = allowed if self.choose_downlink else (_offer(scene.downlink),)
-        choice = best(self._steps(scene, state, nodes), ups, downs, score)
-        why = "best gain per second"
+    def _choose(self, state: State, ways: Ways) -> tuple[Choice, str]:
+        """The best choice, or the last one where that promises hardly less; and why."""
         old = state.choice
-        if old is not None and choice != old and self._still_allows(state, old, ups, downs):
-            ahead = max(0.0, score(choice) / score(old) - 1)
-            learning = state.rounds < LEARNING_ROUNDS
-            needed = 0.0 if learning or choice.is_lighter_than(old) else self.hysteresis
-            settled = learning or state.held_rounds >= 2 or bool(state.moved)
-            if ahead < needed or not settled:
-                choice, why = old, f"kept: the best other promises {100 * ahead:.0f} % more"
-            elif state.moved:
-                why = f"link of {len(state.moved)} nodes changed"
-        seconds = round_s(choice, cohort, up_bytes, down_bytes)
-        upload_s = float(np.quantile(cohort.upload_s(up_bytes(choice.up)), WAIT_QUANTILE))
-        raw_s = float(np.quantile(cohort.upload_s(up_bytes(LADDER[0])), WAIT_QUANTILE))
-        lost = 1 - choice.up.gain(feedback=scene.feedback)
-        return choice, (
-            f"{why}: {choice.local_steps} steps, up {choice.up.spec}, down {choice.down.spec}; "
-            f"{upload_s:.1f} s of {seconds:.1f} s is upload; {choice.up.spec} saves "
-            f"{raw_s - upload_s:.1f} s for {100 * lost:.0f} % less gain"
+        if old is not None and not ways.limits.allow(old):
+            old = None
+        choice = ways.best(old)
+        if old is None or choice == old:
+            return choice, "best progress per second"
+        ahead = max(0.0, ways.score(choice) / ways.score(old) - 1)
+        learning = state.rounds < LEARNING_ROUNDS
+        needed = 0.0 if learning or choice.is_lighter_than(old) else self.hysteresis
+        settled = learning or state.held_rounds >= 2 or bool(state.moved)
+        if ahead < needed or not settled:
+            return old, f"kept: the best other promises {100 * ahead:.0f} % more"
+        if state.moved:
+            return choice, f"link of {len(state.moved)} nodes changed"
+        return choice, "best progress per second"
+
+    def _limits(self, scene: Scene, state: State, nodes: Sequence[int]) -> Limits:
+        allowed = LADDER[: state.hardest + 1]
+        everybody = len(nodes) == len(scene.examples) <= MOST_GROUPED
+        grouped = self.choose_cohort and everybody and len(nodes) > 1 and state.rounds > 0
+        return Limits(
+            steps=self._steps(state, median_epoch(scene, nodes)),
+            ups=allowed if self.choose_uplink else (_offer(scene.uplink),),
+            downs=allowed if self.choose_downlink else (_offer(scene.downlink),),
+            groups=tuple(g for g in GROUPS if 2 * g <= len(nodes)) if grouped else GROUPS[:1],
+            equalise=self.equalise,
         )
 
-    def _still_allows(
-        self, state: State, choice: Choice, ups: Sequence[Offer], downs: Sequence[Offer]
-    ) -> bool:
-        """False for a choice that a stall has ruled out since."""
-        limit = state.max_steps if self.choose_steps else None
-        few_enough = limit is None or choice.local_steps <= limit
-        return choice.up in ups and choice.down in downs and few_enough
-
-    def _steps(self, scene: Scene, state: State, nodes: Sequence[int]) -> list[int]:
-        epoch = _epoch(scene, nodes)
+    def _steps(self, state: State, epoch: int) -> tuple[int, ...]:
         if not self.choose_steps:
-            return [epoch]
-        last = FIRST_EPOCHS * epoch if state.choice is None else 2 * state.choice.local_steps
-        most = min(last, state.max_steps or last, self.max_epochs * epoch)
-        return [e for e in (2**k for k in range(20)) if e < most] + [most]
+            return (epoch,)
+        last = FIRST_STEPS if state.choice is None else GROWTH * state.choice.local_steps
+        most = max(1, min(last, state.max_steps or last, self.max_epochs * epoch))
+        return (*(steps for steps in STEPS if steps < most), most)
 
-    def _fit(
-        self, scene: Scene, state: State, nodes: Sequence[int], cohort: Cohort, choice: Choice
-    ) -> tuple[dict[int, int], dict[int, str], dict[int, str], float]:
-        """Per node: steps, uplink codec and reason; and the seconds of the slowest."""
-        down_s = cohort.download_s(self._down_bytes(scene, state, choice.down))
-        up_s = cohort.upload_s(_size(scene, state, "up", choice.up))
-        finish_s = down_s + choice.local_steps * cohort.step_s + up_s
-        limit_s = float(np.quantile(finish_s, WAIT_QUANTILE))
-        steps, uplinks, reasons, last_s = {}, {}, {}, 0.0
-        for at, node in enumerate(nodes):
-            epoch = scene.steps_per_epoch(node)
-            most = min(choice.local_steps, self.max_epochs * epoch) if self.choose_steps else epoch
-            offer, upload_s, why = choice.up, float(up_s[at]), ""
-            if self.equalise and finish_s[at] > limit_s * 1.05:
-                if self.choose_uplink:
-                    offer = LADDER[min(state.hardest, LADDER.index(choice.up) + 2)]
-                    upload_s = float(cohort.upload_s(_size(scene, state, "up", offer))[at])
-                left_s = limit_s - float(down_s[at]) - upload_s
-                most = max(1, -(-most // 4), min(most, int(left_s / cohort.step_s[at])))
-                why = f"slow: {finish_s[at]:.1f} s expected, the cohort needs {limit_s:.1f} s"
-            steps[node], uplinks[node], reasons[node] = most, offer.spec, why
-            last_s = max(last_s, float(down_s[at]) + most * float(cohort.step_s[at]) + upload_s)
-        return steps, uplinks, reasons, last_s
+    def _most_steps(self, scene: Scene, node: int) -> int:
+        epoch = scene.steps_per_epoch(node)
+        return self.max_epochs * epoch if self.choose_steps else epoch
 
-    def _down_bytes(self, scene: Scene, state: State, offer: Offer) -> float:
-        """A node that sat out gets one difference per missed round, or the whole model."""
-        whole = scene.model_bytes + FIRST_OVERHEAD_BYTES
-        if state.choice is None or offer.spec == "none":
-            return whole
-        gap = len(scene.examples) / scene.cohort
-        return min(whole, gap * _size(scene, state, "down", offer))
+    def _stretch(self, scene: Scene, state: State) -> float:
+        """Less where few of all clients take part: what they disagree in is then mostly chance."""
+        if not self.stretch or state.rose:
+            return 1.0
+        return 1 + (MAX_STRETCH - 1) * math.sqrt(min(1.0, scene.cohort / len(scene.examples)))
 
-    def _phase(self, state: State, epoch: int) -> State:
+    def _later(self, state: State, choice: Choice, epoch: int) -> State:
         """After a stall: half the steps and finer codecs, and the losses count from here."""
-        if state.choice is None or not _stalled(state.losses):
-            return state
-        lighter = LADDER.index(finer(state.choice.up)) if self.choose_uplink else state.hardest
+        lighter = LADDER.index(finer(choice.up)) if self.choose_uplink else state.hardest
         hardest = max(lighter, LADDER.index(BY_SPEC["int8"]))
-        return replace(
-            state,
-            losses=(),
-            max_steps=max(min(epoch, state.choice.local_steps), state.choice.local_steps // 2),
-            hardest=min(state.hardest, hardest),
-        )
-
-
-def _epoch(scene: Scene, nodes: Sequence[int]) -> int:
-    """Local steps of one epoch at the median node."""
-    return int(np.median([scene.steps_per_epoch(node) for node in nodes]))
-
-
-def _stalled(losses: Sequence[float]) -> bool:
-    """Whether the later half of two windows is no better, and that is not just noise."""
-    if len(losses) < 2 * WINDOW:
-        return False
-    before, after = np.array(losses[:WINDOW]), np.array(losses[WINDOW:])
-    error = math.sqrt((before.var(ddof=1) + after.var(ddof=1)) / WINDOW)
-    level = float(before.mean())
-    known = error < NOISE_FRACTION * level
-    return known and float(after.mean()) > (1 - STALL_FRACTION) * level
+        fewer = max(min(epoch, choice.local_steps), choice.local_steps // 2)
+        return replace(state, losses=(), max_steps=fewer, hardest=min(state.hardest, hardest))
 
 
 def _offer(spec: str) -> Offer:
     """The offer of a spec; one that is not on the ladder counts as exact and full size."""
     return BY_SPEC.get(spec, Offer(spec, 32.0, 0.0))
-
-
-def _size(scene: Scene, state: State, way: str, offer: Offer) -> float:
-    """Bytes of a message: as seen, or as the offer says plus the overhead seen on others."""
-    if (way, offer.spec) in state.sizes:
-        return state.sizes[way, offer.spec]
-    extra = [
-        size - BY_SPEC[spec].size_bytes(scene.parameters, 0)
-        for (seen_way, spec), size in state.sizes.items()
-        if seen_way == way and spec in BY_SPEC
-    ]
-    overhead = max(0.0, min(extra)) if extra else FIRST_OVERHEAD_BYTES
-    return offer.size_bytes(scene.parameters, overhead)
-
-
-def _accepted(record: RoundRecord) -> list[int]:
-    return [report.node_id for report in record.reports if report.accepted]
-
-
-def _sizes(state: State, record: RoundRecord) -> dict[tuple[str, str], float]:
-    seen = dict(state.sizes)
-    uplink = {client.node_id: client.uplink for client in record.plan.clients}
-    for spec in set(uplink.values()):
-        found = [r.uplink_bytes for r in record.reports if r.accepted and uplink[r.node_id] == spec]
-        if found:
-            seen["up", spec] = float(np.median(found))
-    # A node gets one difference per version that it lacks; one that is new gets the whole model.
-    down = [
-        r.downlink_bytes / (record.round - state.answered[r.node_id])
-        for r in record.reports
-        if r.downlink_bytes and r.node_id in state.answered
-    ]
-    if down:
-        seen["down", record.plan.downlink] = float(np.min(down))
-    return seen
 
 
 Impl = Adaptive

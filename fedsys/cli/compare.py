@@ -103,7 +103,7 @@ def run_scenes(
     grids = {scene.name: grid.cells(scene) if grid else [] for scene in scenes}
     cells = chain.from_iterable([*scene.cells, *grids[scene.name]] for scene in scenes)
     faults = batch.run(screen, list(cells))
-    found = {scene.name: _judge(scene, goal) for scene in scenes}
+    found = {scene.name: judge(scene, goal) for scene in scenes}
     if grid is not None:
         fixed = {
             scene.name: grid_rows(scene, grids[scene.name], comparison)
@@ -121,7 +121,7 @@ def run_scenes(
     report_faults(screen, faults)
 
 
-def _judge(scene: Scene, goal: Goal) -> Comparison | None:
+def judge(scene: Scene, goal: Goal) -> Comparison | None:
     """The comparison of what is finished; None where nothing is."""
     run, trials = scene.experiment.run, trials_of(scene.cells)
     if not any(trials.values()):

@@ -1,6 +1,7 @@
-"""The product rule on cases worked out by hand, and the laws its parts obey."""
+"""The search on cases worked out by hand, and the laws its parts obey."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,26 +10,30 @@ from hypothesis import strategies as st
 
 from strategies._estimate import Line
 from strategies._offers import BY_SPEC, LADDER, Offer
-from strategies._search import WAIT_QUANTILE, Choice, Cohort, best, finer, gain, round_s, waited_s
+from strategies._search import (
+    LEAST_SHARE,
+    WAIT_QUANTILE,
+    Choice,
+    Cohort,
+    by_speed,
+    climb,
+    finer,
+    harder,
+    share_out,
+    waited_s,
+)
 
 EXACT, HALF, TINY = Offer("exact", 32, 0.0), Offer("half", 16, 0.19), Offer("tiny", 1, 0.99)
 
 
-def cohort(*nodes):
-    """Of (step_s, upload floor, upload slope); downloads take no time."""
-    step_s, floor_s, slope = (np.array(column, np.float64) for column in zip(*nodes, strict=True))
-    return Cohort(step_s, floor_s, slope, np.zeros(len(nodes)), np.zeros(len(nodes)))
+def group_of(*steps_s):
+    zero = np.zeros(len(steps_s))
+    return Cohort(np.array(steps_s, np.float64), zero, zero, zero, zero)
 
 
-def size_of(offer):
-    return 100 * offer.bits
-
-
-def product_rule(group, exponent, steps, offers):
-    def score(choice):
-        return gain(choice, exponent, feedback=False) / round_s(choice, group, size_of, size_of)
-
-    return best(steps, offers, [EXACT], score)
+def shared(choice, step_s, down_s, up_s, hard_up_s, equalise=True):
+    columns = (np.array(column, np.float64) for column in (down_s, up_s, hard_up_s))
+    return share_out(choice, group_of(*step_s), *columns, equalise=equalise)
 
 
 def test_the_ladder_goes_from_light_to_hard():
@@ -38,48 +43,46 @@ def test_the_ladder_goes_from_light_to_hard():
     assert list(BY_SPEC) == [offer.spec for offer in LADDER]
 
 
-@pytest.mark.parametrize("feedback", [True, False])
-def test_a_codec_that_drops_more_gains_less_and_an_exact_one_gains_all(feedback):
-    gains = [offer.gain(feedback) for offer in LADDER]
-    assert gains == sorted(gains, reverse=True)
-    assert gains[0] == 1
-    assert gains[-1] > 0
-
-
-def test_error_feedback_gives_back_most_of_what_was_dropped():
-    assert HALF.gain(feedback=False) == pytest.approx(0.81**0.9)
-    assert HALF.gain(feedback=True) == pytest.approx(0.81**0.1)
-
-
-def test_finer_is_one_step_up_the_ladder_and_stops_at_its_top():
+def test_finer_and_harder_stay_on_the_ladder():
     assert finer(LADDER[3]) == LADDER[2]
     assert finer(LADDER[0]) == LADDER[0]
+    assert harder(LADDER[1], hardest=8) == LADDER[3]
+    assert harder(LADDER[1], hardest=2) == LADDER[2]
+    assert harder(LADDER[3], hardest=2) == LADDER[3]
+    assert harder(EXACT, hardest=8) == EXACT
 
 
-@given(
-    steps=st.integers(1, 500),
-    exponent=st.floats(0, 1),
-    up=st.sampled_from(LADDER),
-    down=st.sampled_from(LADDER),
-)
-def test_gain_grows_with_steps_but_no_faster(steps, exponent, up, down):
-    one, more = (gain(Choice(e, up, down), exponent, feedback=True) for e in (steps, 2 * steps))
-    assert one <= more <= 2 * one * (1 + 1e-9)
+def test_equal_nodes_do_equal_work():
+    work = shared(Choice(8, HALF, EXACT), [0.5] * 3, [1] * 3, [2] * 3, [1] * 3)
+    assert work.steps.tolist() == [8, 8, 8]
+    assert not work.is_slow.any()
+    assert work.last_s == 1 + 4 + 2
 
 
-@given(factor=st.floats(1, 100), steps=st.integers(1, 100), offer=st.sampled_from(LADDER))
-def test_a_round_takes_no_less_time_on_slower_links_or_devices(factor, steps, offer):
-    choice = Choice(steps, offer, EXACT)
-    fast = round_s(choice, cohort((0.1, 0.5, 1e-4), (0.2, 0.1, 1e-5)), size_of, size_of)
-    slow_nodes = [(0.1 * factor, 0.5, 1e-4 * factor), (0.2, 0.1, 1e-5)]
-    assert round_s(choice, cohort(*slow_nodes), size_of, size_of) >= fast
+def test_a_slow_node_gets_the_steps_that_fit_and_the_harder_codec():
+    # Nine nodes end at 10 s; the slow one would at 1 + 8 x 1.5 + 4 = 17 s. With 2 s of upload
+    # there are 7 s left for training, which are 4 steps.
+    down_s, up_s, hard_s = [1.0] * 10, [1.0] * 9 + [4.0], [0.5] * 9 + [2.0]
+    work = shared(Choice(8, HALF, EXACT), [1.0] * 9 + [1.5], down_s, up_s, hard_s)
+    assert work.is_slow.tolist() == [False] * 9 + [True]
+    assert work.steps.tolist() == [8] * 9 + [4]
+    assert work.finish_s[-1] == 1 + 4 * 1.5 + 2
+    assert work.alone_s[-1] == 17
+    assert work.last_s == 10
 
 
-def test_a_round_waits_for_the_node_at_the_quantile():
-    group = cohort(*((0.0, float(seconds), 0.0) for seconds in range(1, 12)))
-    assert WAIT_QUANTILE == 0.8
-    assert round_s(Choice(1, EXACT, EXACT), cohort((0.0, 7.0, 0.0)), size_of, size_of) == 7.0
-    assert round_s(Choice(1, EXACT, EXACT), group, size_of, size_of) == pytest.approx(9.0)
+def test_no_node_does_less_than_a_quarter_and_the_round_then_waits():
+    work = shared(Choice(8, HALF, EXACT), [1.0] * 9 + [50.0], [1] * 10, [1] * 10, [1] * 10)
+    assert work.steps[-1] == 8 // LEAST_SHARE
+    assert work.last_s == 1 + 2 * 50 + 1
+
+
+def test_without_equalising_all_do_the_same():
+    work = shared(
+        Choice(8, HALF, EXACT), [1.0] * 9 + [50.0], [1] * 10, [1] * 10, [1] * 10, equalise=False
+    )
+    assert set(work.steps.tolist()) == {8}
+    assert work.last_s == 402
 
 
 @given(seconds=st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
@@ -88,45 +91,42 @@ def test_the_quantile_is_numpy_s(seconds):
     assert waited_s(times) == pytest.approx(np.quantile(times, WAIT_QUANTILE))
 
 
-def test_the_product_rule_by_hand():
-    # One step a second, one second of upload for each 16 bits: seconds(E, exact) = E + 2,
-    # seconds(E, half) = E + 1. With exponent 0.5 the best E equals the upload's seconds:
-    #   exact, E = 2:  2^0.5 / 4 = 0.354;   half, E = 1:  0.81^0.9 / 2 = 0.414
-    group = cohort((1.0, 0.0, 1 / 1600))
-    assert product_rule(group, 0.5, [1, 2, 4], [EXACT]).local_steps == 2
-    assert product_rule(group, 0.5, [1, 2, 4], [EXACT, HALF]) == Choice(1, HALF, EXACT)
-    # Where the codec drops more than the time it saves, it is not used: 0.01^0.9 / 1.06 = 0.015
-    assert product_rule(group, 0.5, [1, 2, 4], [EXACT, TINY]) == Choice(2, EXACT, EXACT)
+def test_nodes_of_one_class_of_speed_are_within_a_quarter_of_each_other():
+    times = np.geomspace(0.1, 100, 200)
+    classes = by_speed(times)
+    assert (np.diff(classes) >= 0).all()
+    for one in set(classes.tolist()):
+        inside = times[classes == one]
+        assert inside.max() <= 1.25 * inside.min() * (1 + 1e-9)
+
+
+def test_the_climb_finds_the_top_of_a_hill_whose_knobs_act_apart():
+    def height(choice):
+        return -((choice.local_steps - 8) ** 2) + choice.up.bits - choice.down.bits
+
+    knobs = {"local_steps": (1, 2, 4, 8, 16), "up": (EXACT, HALF, TINY), "down": (HALF, TINY)}
+    top = climb(Choice(1, TINY, HALF), knobs, lambda choice: 100 + height(choice))
+    assert top == Choice(8, EXACT, TINY)
 
 
 def test_of_nearly_equal_scores_the_codec_that_drops_least_is_taken():
-    group = cohort((1.0, 0.0, 0.0))
-    almost = Offer("almost", 8, 1e-9)
-    assert product_rule(group, 0.0, [1], [almost, EXACT]).up == EXACT
-    assert best([1], [almost, EXACT], [EXACT], lambda c: 1.005 if c.up == almost else 1).up == EXACT
-    assert best([1], [almost, EXACT], [EXACT], lambda c: 1.02 if c.up == almost else 1).up == almost
+    knobs = {"up": (HALF, EXACT)}
+    start = Choice(1, HALF, EXACT)
+    assert climb(start, knobs, lambda c: 1.005 if c.up == HALF else 1).up == EXACT
+    assert climb(start, knobs, lambda c: 1.02 if c.up == HALF else 1).up == HALF
 
 
-def test_lighter_means_that_no_codec_drops_more():
+def test_lighter_means_the_same_but_for_a_codec_that_drops_less():
     light, mixed, hard = (Choice(1, a, b) for a, b in ((EXACT, EXACT), (EXACT, HALF), (HALF, TINY)))
     assert light.is_lighter_than(mixed)
     assert light.is_lighter_than(hard)
     assert not mixed.is_lighter_than(light)
     assert not Choice(1, TINY, EXACT).is_lighter_than(Choice(1, HALF, HALF))
     assert not light.is_lighter_than(light)
+    assert not replace(light, local_steps=2).is_lighter_than(mixed)
 
 
 def test_a_device_whose_clock_shows_no_time_has_a_finite_speed():
     line = Line().seen(100, 0.0)
     group = Cohort.of([(line, line, 0.0)])
     assert group.step_s[0] > 0
-
-
-def test_without_error_feedback_a_hard_codec_costs_more_gain_than_with_it():
-    hard = Choice(local_steps=1, up=LADDER[-1], down=LADDER[0])
-
-    with_feedback = gain(hard, 0.5, feedback=True)
-    without = gain(hard, 0.5, feedback=False)
-
-    assert with_feedback == pytest.approx((1 - LADDER[-1].nmse) ** 0.1)
-    assert without == pytest.approx((1 - LADDER[-1].nmse) ** 0.9)

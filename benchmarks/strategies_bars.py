@@ -1,0 +1,114 @@
+"""What is asked of ours, as bars over the figures of a study."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.bars import Bar
+from benchmarks.strategies_study import BASELINE, OURS
+from fedsys.telemetry.statistics import geometric_mean
+
+NOT_PUBLISHED = (BASELINE, OURS, "int8, 4 epochs")
+SLOW = (
+    "digits-dirichlet-static-1m",
+    "digits-stragglers",
+    "digits-iid-static-100k",
+    "digits-step-drop",
+    "digits-diurnal",
+    "fashion-iid-static-1m",
+)
+"""Links of 1 Mbit/s up or less (in the middle, where they differ)."""
+STATIC = (
+    "digits-dirichlet-static-1m",
+    "digits-iid-static-100k",
+    "digits-satellite",
+    "digits-shards-static-10m",
+    "digits-perfect",
+    "fashion-iid-static-1m",
+)
+"""Links that do not change and are alike; all others change or differ."""
+PERFECT = "digits-perfect"
+NAN = float("nan")
+
+
+def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
+    """One for each demand; ``nan``, which reaches nothing, where nothing could be measured."""
+    scenes = {scene["experiment"]: scene for scene in found["scenes"]}
+    slow = [scene for name, scene in scenes.items() if name in SLOW]
+    for measure, bound in (("seconds", 0.1), ("uplink", 0.01)):
+        ratios = [_ratio(scene, measure) for scene in slow]
+        yield Bar(f"{measure} over {BASELINE}, links up to 1 Mbit/s", bound, _mean(ratios))
+    over = {name: _over_oracle(scene) for name, scene in scenes.items()}
+    static = [ratio for name, ratio in over.items() if name in STATIC]
+    others = [ratio for name, ratio in over.items() if name not in STATIC]
+    yield Bar("time over the best fixed plan, links alike and steady", 1.05, _mean(static))
+    yield Bar("time over the best fixed plan, links that vary or differ", 0.75, _mean(others))
+    yield Bar("time over the best fixed plan, worst scenario", 1.25, _worst(over.values()))
+    best = {name: _over_published(scene) for name, scene in scenes.items()}
+    yield Bar("time over the best published strategy of each scenario", 0.75, _mean(best.values()))
+    yield Bar("time over the best published strategy, worst scenario", 1.05, _worst(best.values()))
+    losses = [one[BASELINE] - one[OURS] for one in found["final"].values()]
+    yield Bar(f"final accuracy lost against {BASELINE}, worst scenario", 0.005, _worst(losses))
+    compressed = found["compressed"]
+    name = "share of updates compressed without a network, after one round"
+    yield Bar(name, 0.0, NAN if compressed is None else compressed)
+    if PERFECT in scenes:
+        yield Bar(
+            "time over the best other plan without a network", 1.02, _over_all(scenes[PERFECT])
+        )
+    wrong = [
+        abs(one["foretold_s"] / one["simulated_s"] - 1)
+        for labels in found["foresight"].values()
+        for one in labels.values()
+        if one["simulated_s"]
+    ]
+    yield Bar("error of fedsys plan, seconds a round, worst run", 0.15, _worst(wrong))
+
+
+def _row(scene: Mapping[str, Any], label: str) -> Any:
+    return next((row for row in scene["rows"] if row["strategy"] == label), None)
+
+
+def _ratio(scene: Mapping[str, Any], measure: str) -> float | None:
+    row = _row(scene, OURS)
+    return row[f"{measure}_ratio"] if row else None
+
+
+def _over_oracle(scene: Mapping[str, Any]) -> float | None:
+    row = _row(scene, OURS)
+    found = row and row["seconds_over_oracle"].get("best fixed plan")
+    return found["mean"] if found else None
+
+
+def _over_published(scene: Mapping[str, Any]) -> float | None:
+    """Ours over the soonest of the published ones, ratios being those to the baseline."""
+    ours = _ratio(scene, "seconds")
+    ratios = [
+        row["seconds_ratio"]
+        for row in scene["rows"]
+        if row["strategy"] not in NOT_PUBLISHED and row["seconds_ratio"]
+    ]
+    return ours / min(ratios) if ours and ratios else None
+
+
+def _over_all(scene: Mapping[str, Any]) -> float:
+    """Ours over whatever was soonest, fixed plans of the grid included."""
+    ours = _ratio(scene, "seconds")
+    if ours is None:
+        return NAN
+    ratios = [
+        row["seconds_ratio"]
+        for row in scene["rows"]
+        if row["strategy"] != OURS and row["seconds_ratio"]
+    ]
+    over_grid = _over_oracle(scene)
+    return max(ours / min(ratios), over_grid or 0.0)
+
+
+def _mean(ratios: Any) -> float:
+    known = [ratio for ratio in ratios if ratio]
+    return geometric_mean(known) if known else NAN
+
+
+def _worst(values: Any) -> float:
+    known: Sequence[float] = [value for value in values if value is not None]
+    return max(known, default=NAN)

@@ -1,0 +1,228 @@
+"""The runs of ``benchmarks.strategies``: which there are, in what order, and what came of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import typer
+
+from fedsys.cli.ablate import WHOLE, switches_of, worths
+from fedsys.cli.batch import Batch, finished, trials_of
+from fedsys.cli.cells import Cell, Variant, cells_of
+from fedsys.cli.compare import judge
+from fedsys.cli.hindsight import Grid, grid_rows, oracles
+from fedsys.cli.rehearsal import Stage, rehearse
+from fedsys.cli.scenes import Goal, Scene, load_scenes
+from fedsys.cli.tables import console
+from fedsys.config.load import with_settings
+from fedsys.telemetry.comparison import compare, comparison_json
+from fedsys.telemetry.scenes import Scenes, scenes_json
+from fedsys.telemetry.verdict import scenes_verdict, verdict
+
+ENTRIES = Path(__file__).with_name("strategies.toml")
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+OURS, BASELINE = "adaptive", "FedAvg"
+ORDER = (
+    "digits-dirichlet-static-1m",
+    "digits-stragglers",
+    "digits-iid-static-100k",
+    "digits-markov",
+    "digits-step-drop",
+    "digits-perfect",
+    "digits-satellite",
+    "digits-shards-static-10m",
+    "digits-tenth-wifi",
+    "digits-diurnal",
+    "digits-churn",
+    "digits-shared-server",
+    "fashion-iid-static-1m",
+    "fashion-lte-driving",
+    "fashion-shards-5g-edge",
+    "chars-iid-markov",
+    "chars-users-3g",
+)
+"""What tells most for its cost comes first."""
+DEAR, DEAR_SEEDS = ("fashion", "chars"), 2
+MAX_ROUNDS = "run.budget.rounds=150"
+"""Of every run: what has not reached a target by then is far behind."""
+GRID = Grid((4, 8, 16), ("int8", "ecq(2)", "ecq(0.5)"))
+GRIDS = {"digits-perfect": Grid((1, 4), ("none", "int8"))}
+FINAL = (
+    "digits-dirichlet-static-1m",
+    "digits-stragglers",
+    "digits-shards-static-10m",
+    "digits-perfect",
+)
+FINAL_ROUNDS = {BASELINE: 150, OURS: 60}
+"""Rounds after which final accuracies are compared; ours has had less time even so."""
+FINAL_EVALUATIONS = 10
+ABLATED = ("digits-dirichlet-static-1m", "digits-stragglers", "digits-markov")
+ABLATION_SEEDS = 3
+FORESEEN = (BASELINE, "int8, 4 epochs", OURS)
+FORESEEN_ROUNDS = 5
+QUICK = ("digits-dirichlet-static-1m", "digits-step-drop")
+QUICK_STRATEGIES = (BASELINE, "adaptive", "int8, 4 epochs")
+QUICK_SETTINGS = ["run.budget.rounds=4", "run.target=0.2", "partition.clients=8"]
+
+
+class Stopped(Exception):
+    """Somebody pressed Ctrl-C; what is finished is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """All cells of the study, in folders below ``out``."""
+
+    out: Path
+    only: str
+    seeds: int
+    quick: bool
+
+    @property
+    def files(self) -> list[Path]:
+        """The scenarios, in the order in which they are run."""
+        names = QUICK if self.quick else ORDER
+        return [SCENARIOS / f"{name}.toml" for name in names if name.startswith(self.only)]
+
+    def scenes(self, seeds: int) -> list[Scene]:
+        """Every scenario with so many seeds, the dear ones with fewer."""
+        found: list[Scene] = []
+        for file in self.files:
+            count = min(seeds, DEAR_SEEDS) if file.stem.startswith(DEAR) else seeds
+            found += load_scenes(
+                [file],
+                QUICK_SETTINGS if self.quick else [MAX_ROUNDS],
+                self.out / "quick" if self.quick else self.out,
+                seeds=count,
+                strategies=QUICK_STRATEGIES if self.quick else (),
+                entries=ENTRIES,
+            )
+        return found
+
+    def run(self, batch: Batch) -> None:
+        """Seed by seed and scene by scene; the short studies come between the first seeds."""
+        for seeds in range(1, (1 if self.quick else self.seeds) + 1):
+            for scene in self.scenes(seeds):
+                _run(batch, [*scene.cells, *self.grid(scene).cells(scene)])
+            if not self.quick and seeds <= ABLATION_SEEDS:
+                _run(batch, [cell for one in self.ablations(seeds) for cell in one])
+            if not self.quick and seeds == 1:
+                _run(batch, [cell for one in self.finals() for cell in one])
+
+    def grid(self, scene: Scene) -> Grid:
+        """The fixed plans that hindsight may choose from."""
+        return Grid((4,), ("int8",)) if self.quick else GRIDS.get(scene.name, GRID)
+
+    def ablations(self, seeds: int) -> Iterator[list[Cell]]:
+        """For each scenario, ours as it is and without each of its parts."""
+        for scene in self.scenes(1):
+            if scene.name in ABLATED and not self.quick:
+                ours = with_settings(scene.experiment, {"strategy.name": OURS}, OURS)
+                variants: list[Variant] = [(WHOLE, {})]
+                variants += [(f"without {name}", off) for name, off in switches_of(ours).items()]
+                yield cells_of(ours, variants, self.out / "ablation" / scene.name, seeds=seeds)
+
+    def finals(self) -> Iterator[list[Cell]]:
+        """For each scenario, the baseline and ours, past the target."""
+        for scene in self.scenes(1):
+            if scene.name in FINAL and not self.quick:
+                variants: list[Variant] = [
+                    (
+                        label,
+                        {
+                            "strategy.name": "fixed" if label == BASELINE else OURS,
+                            "run.stop_at_target": False,
+                            "run.budget.rounds": rounds,
+                        },
+                    )
+                    for label, rounds in FINAL_ROUNDS.items()
+                ]
+                folder = self.out / "final" / scene.name
+                yield cells_of(scene.experiment, variants, folder, seeds=1)
+
+    def found(self) -> dict[str, Any]:
+        """All figures of what is finished."""
+        judged = []
+        for scene in self.scenes(self.seeds):
+            comparison = judge(scene, Goal())
+            if comparison is None or comparison.rows[0].label != BASELINE:
+                continue
+            cells = self.grid(scene).cells(scene)
+            best = oracles(grid_rows(scene, cells, comparison), [])
+            judged.append(replace(comparison, oracles=best))
+        whole = Scenes(judged)
+        content = scenes_json(whole, [verdict(one) for one in judged], scenes_verdict(whole))
+        return content | {
+            "final": dict(self._final_accuracies()),
+            "ablation": dict(self._ablation()),
+            "foresight": dict(self._foresight()),
+            "compressed": self._compressed(),
+        }
+
+    def _final_accuracies(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """By scenario and label: the mean of the last evaluations."""
+        for cells in self.finals():
+            trials = {cell.label: trial for cell in cells if (trial := finished(cell))}
+            if len(trials) == len(cells):
+                yield (
+                    cells[0].path.parent.name,
+                    {
+                        label: fmean(
+                            [r.test_metric for r in trial.records if r.test_metric is not None][
+                                -FINAL_EVALUATIONS:
+                            ]
+                        )
+                        for label, trial in trials.items()
+                    },
+                )
+
+    def _ablation(self) -> Iterator[tuple[str, Any]]:
+        for cells in self.ablations(ABLATION_SEEDS):
+            trials = {label: runs for label, runs in trials_of(cells).items() if runs}
+            if WHOLE in trials:
+                run = cells[0].experiment.run
+                name = cells[0].path.parent.name
+                comparison = compare(name, run.target, trials, budget=run.budget)
+                yield name, comparison_json(comparison, worths(comparison))
+
+    def _foresight(self) -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
+        """By scenario and label: seconds a round as foretold and as simulated, first seed."""
+        for scene in self.scenes(1):
+            cells = {c.label: c for c in scene.cells if c.label in FORESEEN and finished(c)}
+            if not cells:
+                continue
+            stage = Stage.of(scene.experiment)
+            yield (
+                scene.name,
+                {label: _foreseen(cell, stage) for label, cell in cells.items()},
+            )
+
+    def _compressed(self) -> float | None:
+        """Share of ours' updates that are coded where there is no network; not the first round."""
+        cells = (cell for scene in self.scenes(1) for cell in scene.cells)
+        for cell in cells:
+            is_it = cell.experiment.network.link == "perfect" and cell.label == OURS
+            if is_it and (trial := finished(cell)):
+                sent = [c.uplink for r in trial.records[1:] for c in r.plan.clients]
+                return fmean(spec != "none" for spec in sent) if sent else None
+        return None
+
+
+def _run(batch: Batch, cells: Sequence[Cell]) -> None:
+    try:
+        for path, fault in batch.run(console(), cells).items():
+            print(f"failed: {path}: {fault}")
+    except typer.Exit as stopped:
+        raise Stopped from stopped
+
+
+def _foreseen(cell: Cell, stage: Stage) -> dict[str, float]:
+    trial = finished(cell)
+    simulated = trial.records[:FORESEEN_ROUNDS] if trial else []
+    foretold = rehearse(cell.experiment, stage, len(simulated))
+    return {
+        name: (records[-1].end_s - records[0].start_s) / len(records)
+        for name, records in (("foretold_s", foretold), ("simulated_s", simulated))
+    }

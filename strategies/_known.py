@@ -1,0 +1,109 @@
+"""What the adaptive controller has learned; rebuilt from the records when a run is resumed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedsys.types import RoundRecord
+from strategies._base import Scene
+from strategies._estimate import Estimates
+from strategies._offers import BY_SPEC, LADDER, Offer
+from strategies._progress import Progress
+from strategies._search import Choice
+from strategies._waiting import Punctuality
+
+FIRST_OVERHEAD_BYTES = 9500.0
+"""What a message has beside the update, until one was seen."""
+WINDOW = 8
+"""Rounds whose losses are compared with the same number before them to see a stall."""
+STALL_FRACTION = 0.01
+"""A loss that fell by less than this from one window to the next has stalled ..."""
+NOISE_FRACTION = 0.02
+"""... if it is known this well; noisier losses cannot tell a stall from slow progress."""
+ROSE = 1.05
+"""A loss that rose by more than this means that the last step went too far."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All of it, as a value."""
+
+    estimates: Estimates = field(default_factory=lambda: Estimates({}))
+    progress: Progress = field(default_factory=Progress)
+    punctuality: Punctuality = field(default_factory=Punctuality)
+    sizes: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(direction, codec) to the bytes of an update, or of the difference of two versions."""
+    answered: Mapping[int, int] = field(default_factory=dict)
+    """Node to the last round whose model it is known to hold."""
+    served: frozenset[int] = frozenset()
+    """Nodes that have had their turn in this cycle of groups."""
+    cycle: int = 0
+    choice: Choice | None = None
+    held_rounds: int = 0
+    rounds: int = 0
+    moved: tuple[int, ...] = ()
+    """Nodes whose link changed in the last round."""
+    losses: tuple[float, ...] = ()
+    """Training loss of the model as received, since the last change of phase."""
+    max_steps: int | None = None
+    hardest: int = len(LADDER) - 1
+    """Index of the hardest codec still allowed."""
+
+    @property
+    def rose(self) -> bool:
+        """Whether the loss rose in the last round."""
+        return len(self.losses) > 1 and self.losses[-1] > ROSE * self.losses[-2]
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the later half of two windows is no better, and that is not just noise."""
+        if len(self.losses) < 2 * WINDOW:
+            return False
+        before, after = np.array(self.losses[:WINDOW]), np.array(self.losses[WINDOW:])
+        error = math.sqrt((before.var(ddof=1) + after.var(ddof=1)) / WINDOW)
+        level = float(before.mean())
+        known = error < NOISE_FRACTION * level
+        return known and float(after.mean()) > (1 - STALL_FRACTION) * level
+
+    def size(self, scene: Scene, way: str, offer: Offer) -> float:
+        """Bytes of a message: as seen, or as the offer says plus the overhead seen on others."""
+        if (way, offer.spec) in self.sizes:
+            return self.sizes[way, offer.spec]
+        extra = [
+            size - BY_SPEC[spec].size_bytes(scene.parameters, 0)
+            for (seen_way, spec), size in self.sizes.items()
+            if seen_way == way and spec in BY_SPEC
+        ]
+        overhead = max(0.0, min(extra)) if extra else FIRST_OVERHEAD_BYTES
+        return offer.size_bytes(scene.parameters, overhead)
+
+    def sizes_after(self, record: RoundRecord) -> dict[tuple[str, str], float]:
+        """``sizes`` with what a round has shown."""
+        seen = dict(self.sizes)
+        uplink = {client.node_id: client.uplink for client in record.plan.clients}
+        accepted = [report for report in record.reports if report.accepted]
+        for spec in set(uplink.values()):
+            found = [r.uplink_bytes for r in accepted if uplink[r.node_id] == spec]
+            if found:
+                seen["up", spec] = float(np.median(found))
+        # A node gets one difference per version that it lacks; one that is new the whole model.
+        down = [
+            r.downlink_bytes / (record.round - self.answered[r.node_id])
+            for r in record.reports
+            if r.downlink_bytes and r.node_id in self.answered
+        ]
+        if down:
+            seen["down", record.plan.downlink] = float(np.min(down))
+        return seen
+
+
+def received_whole(scene: Scene) -> float:
+    """Bytes of a download that brings the whole model."""
+    return scene.model_bytes + FIRST_OVERHEAD_BYTES
+
+
+def median_epoch(scene: Scene, nodes: Sequence[int]) -> int:
+    """Local steps of one epoch at the median node."""
+    return int(np.median([scene.steps_per_epoch(node) for node in nodes]))

@@ -1,0 +1,139 @@
+"""How many rounds a way of working needs, relative to another, as the rounds so far show it.
+
+    rounds ~ (1 + S / steps + D (1 / clients - 1 / all) steps / S + delay of both codecs)
+             * (1 + D / clients)
+
+Local steps beyond S bring less and less (S is three times the steps in which a client's own loss
+falls by a factor e, read off its first and its mean loss). D is the variance of updates between
+clients over the square of their mean, read off how far they agree: who takes part draws the model
+to its own data, the further the more steps it takes. Under error feedback a codec
+that keeps the share d of an update brings the rest 1/d - 1 rounds late.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedsys.types import ClientReport, RoundRecord
+from strategies._offers import BY_SPEC, Offer
+from strategies._signals import weighted
+
+REACH_DECAYS = 3.0
+REACH_STEPS = 75.0
+"""S before anything is known."""
+DISAGREEMENT = 6.0
+SHAPE = -0.8
+"""Shift of the logit of a quantizer's error from that on Laplace values: real updates have more
+weight in few values, which is to its advantage."""
+DELAY = 0.5
+"""Rounds by which a codec is late count so much of the rounds that the shortest run needs."""
+PLAIN_EXPONENT = 0.9
+"""Without error feedback rounds grow as d to this negative power (fit to our measurements)."""
+_MAX_RATIO = 0.97
+"""Losses nearer to each other than this are not told apart."""
+_REACH_RANGE = (4.0, 2000.0)
+_DISAGREEMENT_RANGE = (0.5, 20.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is known of a task's training; each figure is the geometric mean of old and new."""
+
+    reach_steps: float = REACH_STEPS
+    disagreement: float = DISAGREEMENT
+    shape: float = SHAPE
+
+    def nmse(self, offer: Offer) -> float:
+        """Error of a codec on this task's updates; their mean is taken for Laplace values."""
+        if not offer.spec.startswith("ecq") or not 0 < offer.nmse < 1:
+            return offer.nmse
+        return 1 / (1 + math.exp(-_logit(offer.nmse) - self.shape))
+
+    def rounds(
+        self,
+        local_steps: int,
+        up: Offer,
+        down: Offer,
+        *,
+        clients: float,
+        gap: float = 1.0,
+        feedback: bool = True,
+    ) -> float:
+        """Rounds needed, in units of what nothing but exact, endless work of everyone would take.
+
+        A client takes part in one of ``gap`` rounds, and only then sends what it still owes.
+        """
+        work = 1 + self.reach_steps / local_steps
+        if gap > 1:
+            noise = self.disagreement / clients * (1 - 1 / gap)
+            work += noise * local_steps / self.reach_steps
+        lost = (1 - self.nmse(up)) ** -PLAIN_EXPONENT - 1
+        late = DELAY * gap * _late_rounds(self.nmse(up)) / work
+        up_factor = min(late, lost) if feedback else lost
+        down_late = DELAY * _late_rounds(down.nmse)
+        return float((work * (1 + up_factor) + down_late) * (1 + self.disagreement / clients))
+
+    def seen(self, record: RoundRecord) -> "Progress":
+        """What is known after a round."""
+        reports = [report for report in record.reports if report.accepted]
+        uplink = {client.node_id: client.uplink for client in record.plan.clients}
+        return replace(
+            self,
+            reach_steps=self._reach(reports),
+            disagreement=self._disagreement(record, len(reports)),
+            shape=self._shape([(uplink[r.node_id], r.nmse) for r in reports]),
+        )
+
+    def _reach(self, reports: Sequence[ClientReport]) -> float:
+        both = [r for r in reports if r.first_loss and r.train_loss and r.local_steps > 1]
+        first, mean, steps = (
+            weighted((r.examples, getattr(r, name)) for r in both)
+            for name in ("first_loss", "train_loss", "local_steps")
+        )
+        if not first or not mean or not steps or mean >= first:
+            return self.reach_steps
+        low, high = _REACH_RANGE
+        found = REACH_DECAYS * decay_steps(mean / first, steps)
+        return math.sqrt(self.reach_steps * min(high, max(low, found)))
+
+    def _disagreement(self, record: RoundRecord, clients: int) -> float:
+        if record.agreement is None or clients < 2:
+            return self.disagreement
+        low, high = _DISAGREEMENT_RANGE
+        shared = record.agreement - 1 / clients
+        found = (1 - record.agreement) / shared if shared > 0 else high
+        return math.sqrt(self.disagreement * min(high, max(low, found)))
+
+    def _shape(self, sent: Sequence[tuple[str, float | None]]) -> float:
+        shifts = [
+            _logit(nmse) - _logit(BY_SPEC[spec].nmse)
+            for spec, nmse in sent
+            if nmse is not None and 0 < nmse < 1 and spec.startswith("ecq") and spec in BY_SPEC
+        ]
+        return 0.5 * self.shape + 0.5 * float(np.median(shifts)) if shifts else self.shape
+
+
+def decay_steps(ratio: float, steps: float) -> float:
+    """Steps in which a loss falls by a factor e, if its mean over ``steps`` is ``ratio`` of it.
+
+    The mean of exp(-t / tau) over t in [0, steps] is (1 - exp(-x)) / x with x = steps / tau.
+    """
+    low, high = 1e-3, 1e3
+    ratio = min(ratio, _MAX_RATIO)
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        if (1 - math.exp(-middle)) / middle > ratio:
+            low = middle
+        else:
+            high = middle
+    return steps / low
+
+
+def _late_rounds(nmse: float) -> float:
+    return 1 / max(1e-3, 1 - nmse) - 1
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))

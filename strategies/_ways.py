@@ -1,0 +1,149 @@
+"""The ways to run the next rounds, and the time to the target that each promises."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsys.rng import rng_for
+from fedsys.types import F64
+from strategies._base import Scene
+from strategies._known import State, received_whole
+from strategies._offers import LADDER, Offer
+from strategies._search import Choice, Cohort, Work, by_speed, climb, harder, share_out
+
+LOOK_ROUNDS = 4
+"""Rounds in which the search begins from the middle, too; later on only where a link changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be chosen."""
+
+    steps: tuple[int, ...]
+    ups: tuple[Offer, ...]
+    downs: tuple[Offer, ...]
+    groups: tuple[int, ...]
+    equalise: bool
+
+    def allow(self, choice: Choice) -> bool:
+        """Whether a choice is within them; its steps need not be one of those named."""
+        few_enough = choice.local_steps <= self.steps[-1]
+        return few_enough and choice.up in self.ups and choice.down in self.downs
+
+    def slow(self, offer: Offer) -> Offer:
+        """The codec of a slow node where the others have ``offer``."""
+        return harder(offer, LADDER.index(self.ups[-1])) if len(self.ups) > 1 else offer
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Judges choices by what is known."""
+
+    scene: Scene
+    state: State
+    cohort: Cohort
+    limits: Limits
+
+    def best(self, old: Choice | None) -> Choice:
+        """The choice with the highest score that a climb from ``old``, or from the middle, finds.
+
+        Knobs act on the score almost independently, so that one after the other is enough.
+        """
+        limits = self.limits
+        knobs: Mapping[str, Sequence[object]] = {
+            "local_steps": limits.steps,
+            "up": limits.ups,
+            "down": limits.downs,
+            "groups": limits.groups,
+        }
+        steps, ups, downs = limits.steps, limits.ups, limits.downs
+        middle = Choice(steps[len(steps) // 2], ups[len(ups) // 2], downs[len(downs) // 2])
+        starts = [middle if old is None else old]
+        if old is None or self.state.moved or self.state.rounds < LOOK_ROUNDS:
+            starts = [middle, *starts]
+        return max((climb(start, knobs, self.score) for start in starts), key=self.score)
+
+    def score(self, choice: Choice) -> float:
+        """One over the expected time to the target, in arbitrary units."""
+        scene = self.scene
+        clients = len(self.cohort.step_s) / choice.groups
+        rounds = self.state.progress.rounds(
+            choice.local_steps,
+            choice.up,
+            choice.down,
+            clients=clients,
+            gap=len(scene.examples) / clients,
+            feedback=scene.feedback,
+        )
+        return 1 / (rounds * (self.round_s(choice) + self.state.punctuality.wait_s))
+
+    def round_s(self, choice: Choice) -> float:
+        """Mean length of a round, over the groups that take turns."""
+        if choice.groups == 1:
+            return self.work(choice, self.cohort).last_s
+        order = np.argsort(by_speed(self.work(choice, self.cohort).alone_s), kind="stable")
+        groups = np.array_split(order, choice.groups)
+        lengths = [self.work(choice, self.cohort.only(places)).last_s for places in groups]
+        return sum(lengths) / len(lengths)
+
+    def work(self, choice: Choice, group: Cohort, sizes: F64 | None = None) -> Work:
+        """What each node of a group would do, and by when; ``sizes`` are those of its download."""
+        down = self.down_bytes(choice) if sizes is None else sizes
+        return share_out(
+            choice,
+            group,
+            group.download_s(down),
+            group.upload_s(self.up_bytes(choice.up)),
+            group.upload_s(self.up_bytes(self.limits.slow(choice.up))),
+            equalise=self.limits.equalise,
+        )
+
+    def turn(self, choice: Choice, nodes: Sequence[int]) -> NDArray[np.int64]:
+        """Places of the nodes whose turn it is: the fastest of those that had none this cycle."""
+        if choice.groups == 1:
+            return np.arange(len(nodes))
+        size = -(-len(nodes) // choice.groups)
+        served = self.state.served
+        left = np.array([at for at, node in enumerate(nodes) if node not in served])
+        speed = by_speed(self.work(choice, self.cohort).alone_s)
+        tie = rng_for(self.scene.seed, "turn", self.state.cycle).permutation(len(nodes))
+        order = left[np.lexsort((tie[left], speed[left]))]
+        return np.sort(order if len(order) < 1.5 * size else order[:size])
+
+    def reason(self, choice: Choice, group: Cohort, work: Work) -> str:
+        """The choice in words with figures."""
+        up_s = float(np.median(group.upload_s(self.up_bytes(choice.up))))
+        raw_s = float(np.median(group.upload_s(self.up_bytes(LADDER[0]))))
+        down_s = float(np.median(group.download_s(self.down_bytes(choice))))
+        progress = self.state.progress
+        turns = "" if choice.groups == 1 else f", {choice.groups} groups take turns"
+        return (
+            f"{choice.local_steps} steps (half as good as endless ones at "
+            f"{progress.reach_steps:.0f}), up {choice.up.spec}, down {choice.down.spec}{turns}; "
+            f"{down_s:.1f} s down and {up_s:.1f} s up of {work.last_s:.1f} s; {choice.up.spec} "
+            f"saves {raw_s - up_s:.1f} s and drops {100 * progress.nmse(choice.up):.0f} %"
+        )
+
+    def up_bytes(self, offer: Offer) -> float:
+        """Bytes of an update."""
+        return self.state.size(self.scene, "up", offer)
+
+    def down_bytes(self, choice: Choice) -> float:
+        """Of a download in the long run: one difference per missed round, or the whole model."""
+        scene, state, whole = self.scene, self.state, received_whole(self.scene)
+        if state.choice is None or choice.down.spec == "none":
+            return whole
+        gap = len(scene.examples) * choice.groups / len(self.cohort.step_s)
+        return min(whole, gap * state.size(scene, "down", choice.down))
+
+    def sizes_for(self, nodes: Sequence[int], choice: Choice, round_number: int) -> F64:
+        """Bytes of this round's downloads, float64 [c]: a node without a model gets a whole one."""
+        state, whole = self.state, received_whole(self.scene)
+        one = whole if choice.down.spec == "none" else state.size(self.scene, "down", choice.down)
+        versions = [
+            round_number - state.answered[node] if node in state.answered else np.inf
+            for node in nodes
+        ]
+        return np.minimum(whole, one * np.array(versions))
