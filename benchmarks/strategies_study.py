@@ -45,6 +45,7 @@ ORDER = (
 )
 """What tells most for its cost comes first."""
 DEAR, DEAR_SEEDS = ("fashion", "chars"), 2
+DEAR_FIRST = (BASELINE, OURS, "cost-effective")
 MAX_ROUNDS = "run.budget.rounds=150"
 """Of every run: what has not reached a target by then is far behind."""
 GRID = Grid((4, 8, 16), ("int8", "ecq(2)", "ecq(0.5)"))
@@ -90,7 +91,7 @@ class Study:
         """Every scenario with so many seeds, the dear ones with fewer."""
         found: list[Scene] = []
         for file in self.files:
-            count = min(seeds, DEAR_SEEDS) if file.stem.startswith(DEAR) else seeds
+            count = min(seeds, DEAR_SEEDS) if is_dear(file.stem) else seeds
             found += load_scenes(
                 [file],
                 QUICK_SETTINGS if self.quick else [MAX_ROUNDS],
@@ -102,14 +103,23 @@ class Study:
         return found
 
     def run(self, batch: Batch) -> None:
-        """Seed by seed and scene by scene; the short studies come between the first seeds."""
-        for seeds in range(1, (1 if self.quick else self.seeds) + 1):
-            for scene in self.scenes(seeds):
-                _run(batch, [*scene.cells, *self.grid(scene).cells(scene)])
-            if not self.quick and seeds <= ABLATION_SEEDS:
+        """Seed by seed and scene by scene; the short studies come between, the dear ones last."""
+        if self.quick:
+            return self._pass(batch, self.scenes(1))
+        for seeds in range(1, self.seeds + 1):
+            self._pass(batch, [one for one in self.scenes(seeds) if not is_dear(one.name)])
+            if seeds <= ABLATION_SEEDS:
                 _run(batch, [cell for one in self.ablations(seeds) for cell in one])
-            if not self.quick and seeds == 1:
+            if seeds == 1:
                 _run(batch, [cell for one in self.finals() for cell in one])
+        dear = [scene for scene in self.scenes(self.seeds) if is_dear(scene.name)]
+        firsts = (cell for scene in dear for cell in scene.cells if cell.label in DEAR_FIRST)
+        _run(batch, list(firsts))
+        self._pass(batch, dear)
+
+    def _pass(self, batch: Batch, scenes: Sequence[Scene]) -> None:
+        for scene in scenes:
+            _run(batch, [*scene.cells, *self.grid(scene).cells(scene)])
 
     def grid(self, scene: Scene) -> Grid:
         """The fixed plans that hindsight may choose from."""
@@ -208,6 +218,11 @@ class Study:
                 sent = [c.uplink for r in trial.records[1:] for c in r.plan.clients]
                 return fmean(spec != "none" for spec in sent) if sent else None
         return None
+
+
+def is_dear(name: str) -> bool:
+    """Whether a scenario takes minutes a run."""
+    return name.startswith(DEAR)
 
 
 def _run(batch: Batch, cells: Sequence[Cell]) -> None:
