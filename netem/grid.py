@@ -31,6 +31,7 @@ from netem.link import Link
 from netem.rate import RateCurve
 from netem.sizes import download, upload
 from netem.timeline import Exchange, Outcome, Timeline
+from netem.transfer import Traffic
 
 KEPT_LINKS = 16384
 """Nodes whose links are remembered; another's is made again when it is needed, as it was."""
@@ -149,7 +150,8 @@ class VirtualGrid(Grid):
         """
         copies = [self._accept(message) for message in messages]
         # Sizes first: an app that computes at once may replace the content of its message.
-        exchanges = [self._exchange(message) for message in copies]
+        sizes = _downloads(copies)
+        exchanges = [self._exchange(*pair) for pair in zip(copies, sizes, strict=True)]
         futures = self._submit(copies) if copies else []
         ids = []
         for message, future, exchange in zip(copies, futures, exchanges, strict=True):
@@ -277,7 +279,7 @@ class VirtualGrid(Grid):
         stamp(message, run_id=self._run_id, src_node_id=SERVER_NODE_ID, message_id=message_id)
         return copy_message(message)
 
-    def _exchange(self, message: Message) -> Exchange:
+    def _exchange(self, message: Message, size: Traffic) -> Exchange:
         metadata = message.metadata
         node_id, group = metadata.dst_node_id, metadata.group_id
         count = self._turns[node_id] = self._turns.get(node_id, 0) + 1
@@ -286,7 +288,7 @@ class VirtualGrid(Grid):
             key=int(metadata.message_id.removeprefix("message-")),
             node_id=node_id,
             flow=(node_id, turn, metadata.message_type),
-            download=download(message),
+            download=size,
             vanishes=self._drop is not None and self._drop(node_id, turn),
             sent_s=self.now_s,
         )
@@ -339,6 +341,19 @@ class VirtualGrid(Grid):
             reply = pending.reply or self._await(pending)
         stamp(reply, run_id=self._run_id, src_node_id=node_id, message_id=f"reply-{exchange.key}")
         return reply
+
+
+def _downloads(messages: Sequence[Message]) -> list[Traffic]:
+    """What each message costs; content that several share is looked at once."""
+    known: dict[int, Traffic] = {}
+    sizes = []
+    for message in messages:
+        key = id(message.content) if message.has_content() else -1
+        size = known.get(key)
+        if size is None:
+            size = known[key] = download(message)
+        sizes.append(size)
+    return sizes
 
 
 def _check_server(way: str, rate: RateCurve | float | None) -> None:
