@@ -5,7 +5,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from benchmarks.deploy_task import bytes_of, hidden_for
 from fedsys.cli.execute import run_on
 from fedsys.config.load import parse_experiment
 from fedsys.deploy.children import free_port
+from fedsys.deploy.control import Control
 from fedsys.deploy.home import ServerHome
 from fedsys.deploy.local import LocalFleet
 from fedsys.deploy.pace import Pace
@@ -114,7 +116,8 @@ def _measured(
         with (
             (folder / "events.log").open("a", buffering=1) as log,
             LocalFleet(home, {}, folder, say=lambda line: print(line, file=log)),
-            _device_process(own, folder / "devices.log"),
+            # One that comes before the server knows it is refused, and Flower's client then ends.
+            _device_process(own, folder / "devices.log", when=lambda: _known(home) == devices),
         ):
             for size_bytes in model_bytes:
                 text = experiment(
@@ -143,7 +146,10 @@ def _measured(
 
 
 @contextmanager
-def _device_process(folder: Path, log: Path) -> Iterator[None]:
+def _device_process(folder: Path, log: Path, when: Callable[[], bool]) -> Iterator[None]:
+    until_s = time.monotonic() + _WAIT_S
+    while not when() and time.monotonic() < until_s:
+        time.sleep(0.5)
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.deploy_devices", str(folder)],
@@ -162,6 +168,12 @@ def _device_process(folder: Path, log: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _known(home: ServerHome) -> int:
+    """How many devices may come."""
+    with Control.of(home) as control:
+        return len(control.nodes())
 
 
 def _memory(home: ServerHome) -> Iterator[tuple[str, int]]:
