@@ -43,6 +43,8 @@ GIVEN_S = 120.0
 MAX_BODY_BYTES = 64 << 20
 IDLE_S = 60
 PUBLIC_KEY, SIGNATURE = b"flwr-public-key", b"flwr-signature"
+AT_ONCE = 16
+"""Requests that Flower works on at once: each holds its body several times over."""
 SEEN_S = 320.0
 """Flower takes a signature that is up to 300 s old, or made up to 5 s ahead."""
 
@@ -88,6 +90,7 @@ class FleetOnly:
         self._log = log
         self._given: dict[bytes, _Given] = {}
         self._signatures: dict[bytes, float] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -119,7 +122,8 @@ class FleetOnly:
         if path == PULL:
             events = await self._kept(scope, receive, body, key, node)
         else:
-            events = await _ask(self._app, scope, body)
+            async with self._room:
+                events = await _ask(self._app, scope, body)
         if path == ACTIVATE and events[0].get("status") not in (200, 401) and self._is_silent(node):
             await asyncio.to_thread(self._devices.gone, node)
             events = await _ask(self._app, scope, body)
