@@ -27,7 +27,7 @@ TARGET = 0.8
 FAULTS, QUICK_FAULTS = 105, 8
 LIMIT_S, QUICK_LIMIT_S = 840.0, 55.0
 """No more faults after that."""
-CALM_ROUNDS = 3
+CALM_ROUNDS = 15
 """Rounds at the end that nothing disturbs."""
 MAX_ACCURACY_GAP = 0.02
 END_S = 15.0
@@ -51,7 +51,7 @@ kind = "iid"
 batch_size = 16
 lr = 0.1
 [cohort]
-deadline_s = 10.0
+deadline_s = 12.0
 [network]
 link = "perfect"
 [devices]

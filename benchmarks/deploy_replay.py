@@ -48,6 +48,7 @@ def replayed(text: str, records: Sequence[dict[str, Any]]) -> bytes:
             compute_s=lambda node, reply: 0.0,
             seed=experiment.run.seed,
             drop=lambda node, turn: node not in present[turn],
+            heartbeat_s=0.1,  # one that was absent is there again in the next round
         )
         examples = dict(zip(nodes, counts, strict=True))
         strategy = RoundBudget(
