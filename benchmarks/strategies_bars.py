@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks.bars import Bar
 from benchmarks.strategies_study import BASELINE, OURS
+from fedsys.telemetry.hindsight import FIXED
 from fedsys.telemetry.statistics import geometric_mean
 
 NOT_PUBLISHED = (BASELINE, OURS, "int8, 4 epochs")
@@ -43,7 +44,7 @@ def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
     yield Bar("time over the best fixed plan, links alike and steady", 1.05, _mean(static))
     yield Bar("time over the best fixed plan, links that vary or differ", 0.75, _mean(others))
     yield Bar("time over the best fixed plan, worst scenario", 1.25, _worst(over.values()))
-    best = {name: _over_published(scene) for name, scene in scenes.items()}
+    best = {name: best_published(scene)[1] for name, scene in scenes.items()}
     yield Bar("time over the best published strategy of each scenario", 0.75, _mean(best.values()))
     yield Bar("time over the best published strategy, worst scenario", 1.05, _worst(best.values()))
     losses = [one[BASELINE] - one[OURS] for one in found["final"].values()]
@@ -64,30 +65,34 @@ def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
     yield Bar("error of fedsys plan, seconds a round, worst run", 0.15, _worst(wrong))
 
 
-def _row(scene: Mapping[str, Any], label: str) -> Any:
+def row_of(scene: Mapping[str, Any], label: str) -> Any:
+    """The row of a strategy; None where it was not run."""
     return next((row for row in scene["rows"] if row["strategy"] == label), None)
 
 
 def _ratio(scene: Mapping[str, Any], measure: str) -> float | None:
-    row = _row(scene, OURS)
+    row = row_of(scene, OURS)
     return row[f"{measure}_ratio"] if row else None
 
 
 def _over_oracle(scene: Mapping[str, Any]) -> float | None:
-    row = _row(scene, OURS)
-    found = row and row["seconds_over_oracle"].get("best fixed plan")
+    row = row_of(scene, OURS)
+    found = row and row["seconds_over_oracle"].get(FIXED)
     return found["mean"] if found else None
 
 
-def _over_published(scene: Mapping[str, Any]) -> float | None:
-    """Ours over the soonest of the published ones, ratios being those to the baseline."""
+def best_published(scene: Mapping[str, Any]) -> tuple[str, float | None]:
+    """The soonest of the published ones, by its ratio to the baseline, and ours over it."""
     ours = _ratio(scene, "seconds")
-    ratios = [
-        row["seconds_ratio"]
+    ratios = {
+        row["strategy"]: row["seconds_ratio"]
         for row in scene["rows"]
         if row["strategy"] not in NOT_PUBLISHED and row["seconds_ratio"]
-    ]
-    return ours / min(ratios) if ours and ratios else None
+    }
+    if not ratios:
+        return "-", None
+    label = min(ratios, key=ratios.__getitem__)
+    return label, ours / ratios[label] if ours else None
 
 
 def _over_all(scene: Mapping[str, Any]) -> float:

@@ -1,11 +1,21 @@
 """Writes docs/benchmarks/strategies.md from what ``benchmarks.strategies`` measured."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bars import Bar
 from benchmarks.provenance import source_lines
+from benchmarks.strategies_bars import best_published, row_of
+from benchmarks.strategies_study import (
+    FINAL_EVALUATIONS,
+    FINAL_ROUNDS,
+    FORESEEN_ROUNDS,
+    OURS,
+)
 from fedsys.telemetry.figures import number, percent
+from fedsys.telemetry.hindsight import FIXED
 
 _HEAD = """# Strategies in all scenarios
 
@@ -17,17 +27,23 @@ is not significant. How to read and repeat this: [comparing](../comparing.md).
 """
 
 
-def write_page(path: Path, source: dict[str, str], rows: Sequence[Any], found: dict) -> None:
+def write_page(
+    path: Path, source: dict[str, str], rows: Sequence[Bar], found: Mapping[str, Any]
+) -> None:
     """Replace the page."""
     lines = [_HEAD, *source_lines(source), "", "## Bars", ""]
     lines += ["| bar | at most | measured | |", "|---|---:|---:|---|"]
     for row in rows:
-        measured = "-" if row.measured is None else f"{row.measured:.3f}"
+        measured = "-" if math.isnan(row.measured) else f"{row.measured:.3g}"
         verdict = "ok" if row.ok else "**missed**"
-        lines.append(f"| {row.name} | {row.bound:.3f} | {measured} | {verdict} |")
-    lines += ["", "## Over all scenarios", "", *_standings(found["standings"])]
-    lines += ["", "## Scenario by scenario", "", *_scenes(found["scenes"])]
-    lines += ["", "## What hindsight would have run", "", *_oracles(found["scenes"])]
+        lines.append(f"| {row.name} | {row.bound:.3g} | {measured} | {verdict} |")
+    if found["standings"]:
+        lines += ["", "## Over all scenarios", "", *_standings(found["standings"])]
+        lines += ["", "## Scenario by scenario", "", *_scenes(found["scenes"])]
+        lines += ["", "## Ours, by scenario", "", *_ours(found["scenes"])]
+    lines += ["", "## What each part of ours is worth", "", *_ablation(found["ablation"])]
+    lines += ["", "## Final accuracy", "", *_finals(found["final"])]
+    lines += ["", "## What `fedsys plan` foretold", "", *_foresight(found["foresight"])]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -60,17 +76,91 @@ def _scenes(scenes: Sequence[dict]) -> Iterator[str]:
         yield _line([scene["experiment"], percent(scene["target"]), seconds, *ratios])
 
 
-def _oracles(scenes: Sequence[dict]) -> Iterator[str]:
-    kinds = list(dict.fromkeys(kind for scene in scenes for kind in scene["oracles"]))
-    yield _line(["scenario", *kinds])
-    yield "|---|" + "---|" * len(kinds)
+def _ours(scenes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Seeds, times, and what it is over: FedAvg, the best fixed plan, the best published one."""
+    yield _line(
+        [
+            "scenario",
+            "seeds",
+            "s",
+            "uplink over FedAvg",
+            "best fixed plan",
+            "time over it",
+            "best published",
+            "time over it",
+        ]
+    )
+    yield "|---|---:|---:|---:|---|---:|---|---:|"
     for scene in scenes:
-        cells = []
-        for kind in kinds:
-            row = scene["oracles"].get(kind)
-            seconds = number(row["seconds_to_target_at_least"]) if row else ""
-            cells.append(f"{_cell(row['strategy'])}: {seconds} s" if row else "-")
-        yield _line([scene["experiment"], *cells])
+        row = row_of(scene, OURS)
+        if row is None:
+            continue
+        oracle, over = scene["oracles"].get(FIXED), row["seconds_over_oracle"].get(FIXED)
+        label, ratio = best_published(scene)
+        yield _line(
+            [
+                scene["experiment"],
+                str(row["runs"]),
+                number(row["seconds_to_target_at_least"]),
+                _ratio(row["uplink_ratio_interval"]),
+                f"{_cell(oracle['strategy'])}, {number(oracle['seconds_to_target_at_least'])} s"
+                if oracle
+                else "-",
+                _ratio(over),
+                _cell(label),
+                "-" if ratio is None else number(ratio),
+            ]
+        )
+
+
+def _ablation(found: Mapping[str, Any]) -> Iterator[str]:
+    """Time without a part over time with all; what cannot matter in a scenario is 1."""
+    if not found:
+        yield "Not measured."
+        return
+    labels = list(dict.fromkeys(row["strategy"] for one in found.values() for row in one["rows"]))
+    yield "Time to the target without a part, over that with all of them."
+    yield ""
+    yield _line(["part", *found])
+    yield "|---|" + "---:|" * len(found)
+    for label in labels[1:]:
+        rows = [row_of(one, label) for one in found.values()]
+        cells = ["-" if row is None else _ratio(row["seconds_ratio_interval"]) for row in rows]
+        yield _line([_cell(label), *(cell if cell != "-" else "same" for cell in cells)])
+
+
+def _finals(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    if not found:
+        yield "Not measured."
+        return
+    labels = list(next(iter(found.values())))
+    yield (
+        f"Mean accuracy of the last {FINAL_EVALUATIONS} evaluations, in %: "
+        + ", ".join(f"{label} after {FINAL_ROUNDS[label]} rounds" for label in labels)
+        + ", one seed."
+    )
+    yield ""
+    yield _line(["scenario", *labels])
+    yield "|---|" + "---:|" * len(labels)
+    for name, one in found.items():
+        yield _line([name, *(percent(one[label]) for label in labels)])
+
+
+def _foresight(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterator[str]:
+    labels = list(dict.fromkeys(label for one in found.values() for label in one))
+    yield f"Seconds a round over the first {FORESEEN_ROUNDS} rounds, foretold / simulated."
+    yield ""
+    yield _line(["scenario", *map(_cell, labels)])
+    yield "|---|" + "---:|" * len(labels)
+    for name, one in found.items():
+        pairs = [one.get(label) for label in labels]
+        yield _line(
+            [name]
+            + [
+                f"{number(p['foretold_s'])} / {number(p['simulated_s'])}" if p else "-"
+                for p in pairs
+            ]
+        )
 
 
 def _ratio(interval: dict | None) -> str:

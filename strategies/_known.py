@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,8 @@ class State:
     max_steps: int | None = None
     hardest: int = len(LADDER) - 1
     """Index of the hardest codec still allowed."""
+    decided: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Round to what was decided for it in this state, so that it is worked out once."""
 
     @property
     def rose(self) -> bool:

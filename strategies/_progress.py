@@ -59,16 +59,17 @@ class Progress:
         *,
         clients: float,
         gap: float = 1.0,
+        drawn: float = 1.0,
         feedback: bool = True,
     ) -> float:
         """Rounds needed, in units of what nothing but exact, endless work of everyone would take.
 
-        A client takes part in one of ``gap`` rounds, and only then sends what it still owes.
+        A client takes part in one of ``gap`` rounds, and only then sends what it still owes;
+        ``drawn`` is the part of all that a round draws at random, 1 where all have their turn.
         """
         work = 1 + self.reach_steps / local_steps
-        if gap > 1:
-            noise = self.disagreement / clients * (1 - 1 / gap)
-            work += noise * local_steps / self.reach_steps
+        noise = self.disagreement / clients * (1 - drawn)
+        work += noise * local_steps / self.reach_steps
         lost = (1 - self.nmse(up)) ** -PLAIN_EXPONENT - 1
         late = DELAY * gap * _late_rounds(self.nmse(up)) / work
         up_factor = min(late, lost) if feedback else lost

@@ -107,9 +107,9 @@ def share_out(
     alone_s = down_s + choice.local_steps * group.step_s + up_s
     steps = np.full(len(alone_s), choice.local_steps, np.int64)
     limit_s = waited_s(alone_s)
-    is_slow = alone_s > 1.05 * limit_s if equalise else np.zeros(len(alone_s), np.bool_)
-    if not is_slow.any():
-        return Work(steps, is_slow, alone_s, alone_s)
+    if not equalise or alone_s.max() <= 1.05 * limit_s:
+        return Work(steps, np.zeros(len(alone_s), np.bool_), alone_s, alone_s)
+    is_slow = alone_s > 1.05 * limit_s
     least = -(-choice.local_steps // LEAST_SHARE)
     fitting = np.floor((limit_s - down_s - hard_up_s) / group.step_s)
     fewer = np.clip(fitting, least, choice.local_steps).astype(np.int64)

@@ -1,7 +1,7 @@
 """The ways to run the next rounds, and the time to the target that each promises."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,8 @@ class Ways:
     state: State
     cohort: Cohort
     limits: Limits
+    sizes: dict[str, float] = field(default_factory=dict)
+    """Uplink codec to bytes, filled as they are asked for."""
 
     def best(self, old: Choice | None) -> Choice:
         """The choice with the highest score that a climb from ``old``, or from the middle, finds.
@@ -75,6 +77,7 @@ class Ways:
             choice.down,
             clients=clients,
             gap=len(scene.examples) / clients,
+            drawn=len(self.cohort.step_s) / len(scene.examples),
             feedback=scene.feedback,
         )
         return 1 / (rounds * (self.round_s(choice) + self.state.punctuality.wait_s))
@@ -91,12 +94,13 @@ class Ways:
     def work(self, choice: Choice, group: Cohort, sizes: F64 | None = None) -> Work:
         """What each node of a group would do, and by when; ``sizes`` are those of its download."""
         down = self.down_bytes(choice) if sizes is None else sizes
+        up, slow_up = self.up_bytes(choice.up), self.up_bytes(self.limits.slow(choice.up))
         return share_out(
             choice,
             group,
             group.download_s(down),
-            group.upload_s(self.up_bytes(choice.up)),
-            group.upload_s(self.up_bytes(self.limits.slow(choice.up))),
+            group.upload_s(up),
+            group.upload_s(slow_up),
             equalise=self.limits.equalise,
         )
 
@@ -128,7 +132,10 @@ class Ways:
 
     def up_bytes(self, offer: Offer) -> float:
         """Bytes of an update."""
-        return self.state.size(self.scene, "up", offer)
+        key = offer.spec
+        if key not in self.sizes:
+            self.sizes[key] = self.state.size(self.scene, "up", offer)
+        return self.sizes[key]
 
     def down_bytes(self, choice: Choice) -> float:
         """Of a download in the long run: one difference per missed round, or the whole model."""

@@ -156,6 +156,12 @@ class Adaptive:
         return self._later(learned, found.choice, median_epoch(scene, found.nodes))
 
     def _decide(self, scene: Scene, state: State, round_number: int) -> Decision:
+        if round_number not in state.decided:
+            state.decided[round_number] = self._decided(scene, state, round_number)
+        found: Decision = state.decided[round_number]
+        return found
+
+    def _decided(self, scene: Scene, state: State, round_number: int) -> Decision:
         nodes = scene.sample(round_number)
         cohort = Cohort.of(state.estimates.of(nodes))
         ways = Ways(scene, state, cohort, self._limits(scene, state, nodes))

@@ -11,7 +11,7 @@ from fedsys.errors import ConfigError
 from fedsys.telemetry.comparison import Comparison, Row, compare
 from fedsys.telemetry.hindsight import FIXED, TWO_PARTS, best_row, schedules
 
-SCHEDULE = "fedsys.cli.schedule:TwoParts"
+SCHEDULE = "two_parts"
 EPOCHS = "1,2,4,8"
 CODECS = "none,int8,topk(0.1)|int8,topk(0.03)|int8"
 

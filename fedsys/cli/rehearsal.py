@@ -1,8 +1,8 @@
 """A run without training: the real strategy, codecs, middleware and links, and updates of noise.
 
 What a round takes hardly depends on what an update says, but on how many bytes it becomes; so the
-figures are known before anything is trained. Losses fall on a made-up curve, because some
-strategies decide by them.
+figures are known before anything is trained. Losses fall on a made-up curve, from round to round
+and during local steps, because some strategies decide by them.
 """
 
 import math
@@ -31,6 +31,8 @@ _SCALE = 0.01
 _SHARED = 0.5
 """Part of an update that all clients of a round agree on."""
 _FIRST_LOSS = 2.3
+_DECAY_STEPS = 30.0
+"""Local steps in which a client's own loss falls by a factor e."""
 _RUN_ID = 1
 
 
@@ -103,7 +105,7 @@ class _Actors:
             "num-examples": examples,
             "local-steps": steps,
             "samples": samples,
-            "train-loss": loss,
+            "train-loss": loss * _mean_share(steps),
             "first-loss": loss,
             "train-seconds": 0.0,
         }
@@ -132,6 +134,12 @@ class _Actors:
     def _context(self, node: int) -> Context:
         config: NodeConfig = {"state-dir": str(self.folder), "durable": False}
         return Context(_RUN_ID, node, config, RecordDict(), {})
+
+
+def _mean_share(steps: int) -> float:
+    """Mean loss over so many local steps, as a share of the first one."""
+    x = max(1, steps) / _DECAY_STEPS
+    return -math.expm1(-x) / x
 
 
 def _noise(shape: Sequence[int], seed: int, *path: str | int) -> F32:

@@ -12,11 +12,12 @@ from statistics import fmean, median
 from fedsys.telemetry.statistics import MIN_PAIRS, student_975
 from fedsys.types import ClientReport, RoundRecord
 
-STEPS_EXPONENT = 0.5
-"""A round's progress grows as local steps to this power: four times the steps halve the rounds."""
-FEEDBACK_EXPONENT, PLAIN_EXPONENT = 0.1, 0.9
-"""It falls as (1 - NMSE) to this power, with error feedback and without it. All three are fits to
-our own measurements on small models."""
+REACH_STEPS = 75.0
+"""Rounds grow as 1 + REACH_STEPS / steps: endless local steps are worth twice this many."""
+DELAY, PLAIN_EXPONENT = 0.5, 0.9
+"""With error feedback what a codec drops comes 1 / (1 - NMSE) - 1 rounds late, which costs DELAY of
+the rounds that endless steps need; without it rounds grow as 1 - NMSE to this negative power. All
+three are fits to our own measurements on small models."""
 PAIR_SPREAD = 0.35
 """Deviation of the logarithm of a ratio of rounds from seed to seed, as our comparisons show it."""
 MODEL_SPREAD = 0.4
@@ -62,7 +63,7 @@ class Forecast:
     """Of an average client in a round."""
     cohort: float
     progress: float
-    """Expected loss decrease of a round, in units of one exact local step."""
+    """Expected progress of a round, in units of endless exact local steps."""
     nodes: tuple[NodeForecast, ...]
     """Clients that took part, the slowest first."""
     left_out: int
@@ -148,9 +149,11 @@ def _margin(seeds: int) -> float:
 
 
 def _progress(report: ClientReport, feedback: bool) -> float:
-    exponent = FEEDBACK_EXPONENT if feedback else PLAIN_EXPONENT
     kept = max(1e-6, 1 - (report.nmse or 0.0))
-    return float(max(1, report.local_steps) ** STEPS_EXPONENT * kept**exponent)
+    rounds = 1 + REACH_STEPS / max(1, report.local_steps)
+    if feedback:
+        return 1 / (rounds + DELAY * (1 / kept - 1))
+    return float(kept**PLAIN_EXPONENT / rounds)
 
 
 def _node(reports: Sequence[ClientReport]) -> NodeForecast:

@@ -103,11 +103,11 @@ def test_the_bound_is_compute_over_compute_and_communication():
 
 
 def test_progress_follows_the_rule_of_steps_and_error():
-    four = forecast("x", [record(1, report(1, 1, 1, 1, steps=4))], feedback=True)
-    lossy = [record(1, report(1, 1, 1, 1, steps=16, nmse=0.75))]
-    assert four.progress == pytest.approx(2)
-    assert forecast("x", lossy, feedback=True).progress == pytest.approx(4 * 0.25**0.1)
-    assert forecast("x", lossy, feedback=False).progress == pytest.approx(4 * 0.25**0.9)
+    exact = forecast("x", [record(1, report(1, 1, 1, 1, steps=25))], feedback=True)
+    lossy = [record(1, report(1, 1, 1, 1, steps=75, nmse=0.75))]
+    assert exact.progress == pytest.approx(1 / (1 + 75 / 25))
+    assert forecast("x", lossy, feedback=True).progress == pytest.approx(1 / (2 + 0.5 * 3))
+    assert forecast("x", lossy, feedback=False).progress == pytest.approx(0.25**0.9 / 2)
 
 
 def way(length_s, steps):
@@ -117,8 +117,8 @@ def way(length_s, steps):
 
 
 def test_the_decision_weighs_rounds_against_seconds():
-    # Four times the steps halve the rounds, at three times the seconds: 1.5 times the time.
-    found = decide(way(30.0, 16), way(10.0, 4))
+    # 75 steps need half the rounds of 25, at three times the seconds: 1.5 times the time.
+    found = decide(way(30.0, 75), way(10.0, 25))
     assert found.expected_rounds == pytest.approx(0.5)
     assert found.break_even == pytest.approx(1 / 3)
     assert found.time_ratio == pytest.approx(1.5)

@@ -12,12 +12,12 @@ from fedsys.cli.compare import run_scenes
 from fedsys.cli.hindsight import Grid
 from fedsys.cli.main import run
 from fedsys.cli.scenes import Goal, find_files, load_scenes
-from fedsys.cli.schedule import TwoParts
 from fedsys.errors import ConfigError
 from fedsys.options import configured
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
+from strategies.two_parts import TwoParts
 
 SCENE = """
 [run]

@@ -235,6 +235,34 @@ def test_newcomers_that_get_the_whole_model_do_not_spoil_the_size_of_a_differenc
             assert size_bytes < 2.1 * BY_SPEC[spec].size_bytes(17_226, 2000)
 
 
+def test_groups_of_like_speed_take_turns_where_few_hold_up_the_others(world, scene, node):
+    def speeds(node_id):
+        return node(up_bps=3e2 if node_id > 12 else 1e7, down_bps=1e7)
+
+    watched = world(Adaptive(equalise=False), scene(16), speeds)
+    watched.run(24)
+    sizes = [len(plan.clients) for plan in watched.plans]
+    assert min(sizes) < 16
+    seen = [client.node_id for plan in watched.plans for client in plan.clients]
+    assert min(seen.count(node_id) for node_id in range(1, 17)) >= 3
+
+
+def test_the_step_is_stretched_less_the_smaller_the_part_that_takes_part(scene):
+    controller = Adaptive()
+    everybody, few = scene(16), scene(16, cohort=4)
+    state = controller.start(everybody)
+    assert controller.plan(everybody, state, 1).max_stretch == 2.0
+    assert controller.plan(few, state, 1).max_stretch == pytest.approx(1.5)
+    assert Adaptive(stretch=False).plan(everybody, state, 1).max_stretch == 1.0
+
+
+def test_after_a_loss_that_rose_the_step_is_not_stretched(world, scene, node):
+    watched = world(Adaptive(), scene(), node(), lambda round_: 2.0 if round_ < 4 else 3.0)
+    watched.run(4)
+    assert watched.run(1).max_stretch == 1.0
+    assert watched.run(1).max_stretch == 2.0
+
+
 def test_every_plan_says_why_in_words_with_figures(world, scene, node):
     watched = world(Adaptive(), scene(), lambda n: node(up_bps=1e4 * n))
     watched.run(8)

@@ -58,6 +58,16 @@ def test_agreement_of_zero_updates_is_one():
     assert mean_of(np.zeros((2, 3), np.float32), [1, 1], [1, 1], normalise=True).agreement() == 1
 
 
+def test_the_stretch_is_that_of_fedexp_within_its_limit():
+    # Four orthogonal updates: mean of squares 1, square of the mean 1/4, so 1 / (2 / 4) = 2.
+    torn = mean_of(np.eye(4, dtype=np.float32), [5] * 4, [2] * 4, normalise=False)
+    assert torn.stretch(9.0) == pytest.approx(2)
+    assert torn.stretch(1.5) == 1.5
+    assert torn.stretch(1.0) == 1
+    agreed = mean_of(np.ones((4, 8), np.float32), [5] * 4, [2] * 4, normalise=False)
+    assert agreed.stretch(9.0) == 1
+
+
 def test_a_sparse_update_counts_as_its_dense_form():
     sparse = Sparse(np.array([1, 3]), np.array([2, -4], np.float32), 5)
     mean = Mean(Partial(5, normalise=False))

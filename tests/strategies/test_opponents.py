@@ -149,7 +149,7 @@ name = "{name}"
 """
 MOVES = {
     "adacomm": ("local_steps", {"initial_steps": 12, "interval_s": 8.0}),
-    "adaptive": ("uplink", {}),
+    "adaptive": ("local_steps", {}),
     "adaquant": ("uplink", {"local_epochs": 2, "initial_levels": 3}),
     "adasparse": ("uplink", {}),
     "cost_effective": ("local_steps", {"probe_rounds": 1}),
@@ -161,6 +161,7 @@ MOVES = {
     "kimad": ("uplink", {"upload_s": 0.4}),
     "nac": ("uplink", {}),
     "oort": ("node_id", {"local_epochs": 2}),
+    "two_parts": ("local_steps", {"switch_s": 2.0}),
 }
 """The knob that each strategy turns within a few rounds, and options that make it soon."""
 ROUNDS = 6

@@ -75,9 +75,9 @@ def test_steps_help_less_than_in_proportion_and_error_never_helps(steps, up, dow
 
 
 def test_steps_have_an_optimum_where_few_of_many_take_part():
-    # 1 + S/s + (D/K)(1 - 1/gap) s/S is least at s = S / sqrt((D/K)(1 - 1/gap)).
+    # 1 + S/s + (D/K)(1 - drawn) s/S is least at s = S / sqrt((D/K)(1 - drawn)).
     torn = Progress(reach_steps=60.0, disagreement=10.0)
-    best = min(range(1, 400), key=lambda s: torn.rounds(s, EXACT, EXACT, clients=10, gap=10))
+    best = min(range(1, 400), key=lambda s: torn.rounds(s, EXACT, EXACT, clients=10, drawn=0.1))
     assert best == pytest.approx(60 / math.sqrt(0.9), abs=1)
     everybody = [torn.rounds(s, EXACT, EXACT, clients=10) for s in range(1, 400)]
     assert everybody == sorted(everybody, reverse=True)
