@@ -114,7 +114,7 @@ def run_on(
     A run whose processes on the server were ended from outside goes on from its last round.
     """
     from fedsys.deploy.control import Control
-    from fedsys.deploy.run import enrolled_for, follow, start_run
+    from fedsys.deploy.run import enrolled_for, follow, start_run, take_over
     from fedsys.telemetry.report import write_report
 
     if (result := folder.result()) is not None:
@@ -136,8 +136,9 @@ def run_on(
     with Control.of(home) as control, progress:
         while True:
             nodes = starts.nodes(control, entries, at_least=least, wait_s=wait_s, stop=stop)
-            folder.truncate(len(_done(folder)))
             with starts.again_if_broken_off(home, folder):
+                take_over(control, home, folder)
+                folder.truncate(len(_done(folder)))
                 starts.run_id = start_run(
                     control, home, experiment, folder, nodes, keep_every_rounds=keep_every_rounds
                 )

@@ -13,7 +13,7 @@ from fedsys.config.schema import Experiment
 from fedsys.deploy import _flower
 from fedsys.deploy.control import Control, NoAnswerError, NodeStatus, RunStatus
 from fedsys.deploy.home import NodeEntry, ServerHome
-from fedsys.deploy.orders import ORDER, PROTOCOL, PROTOCOL_KEY, Order, write_app
+from fedsys.deploy.orders import ORDER, PROTOCOL, PROTOCOL_KEY, Order, sole_writer, write_app
 from fedsys.deploy.private import write_private
 from fedsys.errors import ConfigError, DeployError
 from fedsys.telemetry.runfolder import RunFolder
@@ -102,16 +102,7 @@ def start_run(
     *,
     keep_every_rounds: int = 0,
 ) -> int:
-    """Hand the experiment to the server; Flower's number of the run.
-
-    A run into the same folder that is still under way is stopped: whoever followed it is gone.
-    """
-    mark = _mark(home, folder)
-    previous = _marked(mark)
-    if previous is not None and any(
-        run.run_id == previous and not run.is_finished for run in control.runs()
-    ):
-        control.stop_run(previous)
+    """Hand the experiment to the server; Flower's number of the run."""
     parts = {node_id: entry.partition for node_id, entry in nodes.items()}
     paces = {node_id: entry.pace for node_id, entry in nodes.items()}
     order = Order.of(folder.path, parts, paces, keep_every_rounds).save(home.path)
@@ -119,8 +110,22 @@ def start_run(
         write_app(Path(app), __version__)
         config = {"experiment": dump_toml(experiment), ORDER: order, PROTOCOL_KEY: PROTOCOL}
         run_id = control.start(Path(app), config)
-    write_private(mark, str(run_id).encode())
+    write_private(_mark(home, folder), str(run_id).encode())
     return run_id
+
+
+def take_over(control: Control, home: ServerHome, folder: RunFolder) -> None:
+    """Stop a run into the folder that is under way, and wait until it writes no more.
+
+    Whoever followed it is gone. Raises DeployError where it does not end.
+    """
+    previous = _marked(_mark(home, folder))
+    if previous is not None and any(
+        run.run_id == previous and not run.is_finished for run in control.runs()
+    ):
+        control.stop_run(previous)
+    with sole_writer(folder.path, WallClock()):
+        pass
 
 
 def is_taken_over(home: ServerHome, folder: RunFolder, run_id: int) -> bool:
