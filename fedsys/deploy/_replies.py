@@ -24,6 +24,9 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 from fedsys._flwr_private import Run
 
+MISSES = 16
+"""Replies that are asked for in vain in one look; a server with hundreds under way has other work.
+"""
 Span = tuple[int, int]
 """Where in the file, and how many bytes."""
 
@@ -114,8 +117,18 @@ class Replies:
         waiting = set(message_ids) - self._coming.keys()
         if waiting:
             self._announced(waiting)
-        found = [self._take(one) for one in list(self._coming.values())]
-        return [reply for reply in found if reply is not None]
+        found: list[Message] = []
+        misses = 0
+        for message_id, coming in list(self._coming.items()):
+            reply = self._take(coming)
+            if reply is not None:
+                found.append(reply)
+                continue
+            self._coming[message_id] = self._coming.pop(message_id)  # the last in the next look
+            misses += 1
+            if misses == MISSES:
+                break
+        return found
 
     @property
     def _client(self) -> Any:

@@ -17,7 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 
 from fedsys._flwr_private import set_task_identity, stamp
-from fedsys.deploy._replies import Replies
+from fedsys.deploy._replies import MISSES, Replies
 
 
 @dataclass
@@ -177,3 +177,13 @@ def test_an_error_of_a_device_comes_as_it_is(link, replies):
     (found,) = replies.look({"q"})
 
     assert found.error.reason == "out of memory"
+
+
+def test_a_look_at_hundreds_of_replies_is_short_and_none_is_forgotten(link, replies):
+    told = [link.add(f"q{i}", reply([bytes([i]) * 50])) for i in range(100)]
+    replies.look({f"q{i}" for i in range(100)})
+
+    assert link.asked == MISSES
+    for one in told:
+        one.has = set(one.objects)
+    assert len(replies.look(set())) == 100
