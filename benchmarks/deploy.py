@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.deploy_page import write_page
 from benchmarks.deploy_rig import Row
 from benchmarks.provenance import provenance
+from fedsys.errors import FedsysError
 
 SECTIONS = {
     "big": "deploy_big",
@@ -65,7 +66,7 @@ def run(name: str, quick: bool) -> dict[str, Any]:
         for row in importlib.import_module(f"benchmarks.{SECTIONS[name]}").rows(quick):
             rows.append(row)
             print(row.line(), flush=True)
-    except (RuntimeError, OSError, AssertionError) as error:
+    except (FedsysError, RuntimeError, OSError, AssertionError) as error:
         print(error, flush=True)
         reason = str(error).strip().splitlines()[-1][:200] if str(error).strip() else "failed"
         rows.append(Row(section=name, name="all of it", bound=1, measured=None, note=reason))

@@ -27,8 +27,8 @@ from fedsys.types import RoundRecord
 SECTION = "crowd"
 DEVICES, QUICK_DEVICES = 200, 20
 SMALL_BYTES = 30_000
-MODEL_BYTES, QUICK_MODEL_BYTES = 4_000_000, 1_000_000
-ROUNDS, QUICK_ROUNDS = 3, 2
+MODEL_BYTES, QUICK_MODEL_BYTES = 2_000_000, 1_000_000
+ROUNDS, QUICK_ROUNDS = 2, 2
 MAX_GROWTH_MODELS = 25.0
 """What a process of the server may take more for the larger model, in models. With all updates of
 a round in memory it would be one for each device."""

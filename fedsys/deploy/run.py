@@ -20,7 +20,7 @@ from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import RoundRecord
 
 LOOK_S = 0.25
-SILENT_S = 60.0
+SILENT_S = 300.0
 """A server that does not answer for so long is given up."""
 
 
