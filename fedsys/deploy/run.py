@@ -20,6 +20,8 @@ from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import RoundRecord
 
 LOOK_S = 0.25
+STATUS_S = 1.0
+"""The SuperLink is asked less often than the folder is looked at: it has other work."""
 SILENT_S = 300.0
 """A server that does not answer for so long is given up."""
 
@@ -162,11 +164,16 @@ def follow(
     """
     clock, told = WallClock(), _Told(folder, on_round)
     heard_s = clock.now_s()
+    asked_s = float("-inf")
     while True:
         told.look()
         if stop():
             control.stop_run(run_id)
             return Ended("", folder.records())
+        if clock.now_s() - asked_s < STATUS_S and not folder.has_result:
+            clock.sleep_s(LOOK_S)
+            continue
+        asked_s = clock.now_s()
         try:
             status = control.run(run_id)
             heard_s = clock.now_s()

@@ -125,6 +125,11 @@ class RunFolder:
         text = json.dumps(dict(result), indent=2, allow_nan=False)
         write_atomic(self.path / RESULT, text.encode() + b"\n")
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / RESULT).exists()
+
     def result(self) -> dict[str, Any] | None:
         """What the finished run said of itself; None while it is not finished."""
         file = self.path / RESULT
