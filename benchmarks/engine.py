@@ -6,7 +6,6 @@ training alone, the engine, plain loops, and once each peer that is installed. S
 medians over the turns. Exit status 1 when a bar is missed.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -15,10 +14,11 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bars import Bar, finish, parser_for
 from benchmarks.engine_page import write_page
 from benchmarks.provenance import provenance
 
@@ -32,21 +32,6 @@ MILLION_DATA_MB = 2_000_000 * (64 + 8) / MB
 """Pixels and labels of two million digits."""
 
 Found = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One bar: ``measured`` must not exceed ``bound``, or fall short of it where ``at_least``."""
-
-    name: str
-    bound: float
-    measured: float
-    at_least: bool = False
-
-    @property
-    def ok(self) -> bool:
-        """Whether the bar is reached."""
-        return self.measured >= self.bound if self.at_least else self.measured <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +118,7 @@ class Bench:
         return statistics.median(self.round_s[work, what])
 
 
-def speed_rows(bench: Bench) -> Iterator[Row]:
+def speed_rows(bench: Bench) -> Iterator[Bar]:
     """W1 and W2 against the limit and against training alone."""
     seconds = 1.0 if bench.quick else 5.0
     rounds = {"W1": 2, "W2": QUICK_ROUNDS} if bench.quick else {"W1": 4, "W2": 100}
@@ -152,25 +137,25 @@ def speed_rows(bench: Bench) -> Iterator[Row]:
     ):
         if (work, what) in bench.round_s:
             speed = bench.median_s(work, "eager") / bench.median_s(work, what)
-            yield Row(f"{work}, {what}: speed over the eager limit", bound, speed, at_least=True)
+            yield Bar(f"{work}, {what}: speed over the eager limit", bound, speed, at_least=True)
     if ("W1", "codec") in bench.round_s:
         ratio = bench.median_s("W1", "codec") / bench.median_s("W1", "training")
-        yield Row("W1, topk(0.05)|int8 and error feedback: cost around training", 0.05, ratio - 1)
+        yield Bar("W1, topk(0.05)|int8 and error feedback: cost around training", 0.05, ratio - 1)
     for work, bound in (("W1", 1.3), ("W2", 3.0)):
         peers = [name for name, peer in PEER_RUNS.items() if peer.needs]
         times = [bench.median_s(work, name) for name in peers if (work, name) in bench.round_s]
         if times:
             speed = min(times) / bench.median_s(work, "engine")
-            yield Row(f"{work}: speed over the best peer", bound, speed, at_least=True)
+            yield Bar(f"{work}: speed over the best peer", bound, speed, at_least=True)
     if ("W2", _RAY) in bench.round_s:
         speed = bench.median_s("W2", _RAY) / bench.median_s("W2", "engine")
-        yield Row(f"W2: speed over {_RAY}", 50, speed, at_least=True)
+        yield Bar(f"W2: speed over {_RAY}", 50, speed, at_least=True)
     extra_s = bench.median_s("W2", "engine") - bench.median_s("W2", "training")
-    yield Row("W2: cost around training, ms a client", 0.3, 1e3 * extra_s / 50)
-    yield Row("start-up, s", 3.0, statistics.median(bench.starts_s))
+    yield Bar("W2: cost around training, ms a client", 0.3, 1e3 * extra_s / 50)
+    yield Bar("start-up, s", 3.0, statistics.median(bench.starts_s))
 
 
-def other_rows(bench: Bench) -> Iterator[Row]:
+def other_rows(bench: Bench) -> Iterator[Bar]:
     """Equality, virtual time and memory."""
     if bench.quick:
         what = "1 and 2 workers"
@@ -183,22 +168,22 @@ def other_rows(bench: Bench) -> Iterator[Row]:
         runs = [bench.engine("W2", 3, workers=workers) for workers in (1, 2, 4)]
         runs.append(bench.engine("W2", 3, "engine.batch=false"))
         digests = {run["digest"] for run in runs}
-    yield Row(f"W2: different results of {what}", 1, len(digests))
+    yield Bar(f"W2: different results of {what}", 1, len(digests))
     found = bench.engine("W3", 4 if bench.quick else 12)
     rate = 1000 / found["round_s"]
-    yield Row("W3, 10,000 clients on LTE: client rounds a second", 2000, rate, at_least=True)
+    yield Bar("W3, 10,000 clients on LTE: client rounds a second", 2000, rate, at_least=True)
     if bench.quick:
         return
     memory = bench.engine("W1", 3, pss=True)["pss_mb"]
-    yield Row("W1: memory of all processes, MB", 700, max(memory))
+    yield Bar("W1: memory of all processes, MB", 700, max(memory))
     few = bench.engine("million", 3, "partition.clients=10000", pss=True)["pss_mb"]
     many = bench.engine("million", 3, pss=True)["pss_mb"]
     above = max(many) - MILLION_DATA_MB
-    yield Row("1,000,000 clients: memory above the data, MB", 1000, above)
-    yield Row("1,000,000 clients: memory over that of 10,000", 1.25, max(many) / max(few))
+    yield Bar("1,000,000 clients: memory above the data, MB", 1000, above)
+    yield Bar("1,000,000 clients: memory over that of 10,000", 1.25, max(many) / max(few))
     samples = bench.engine("W2", 1000, pss=True)["pss_mb"]
     early, late = samples[len(samples) // 4], statistics.median(samples[-5:])
-    yield Row("W2: memory after 1,000 rounds over that after 250", 1.05, late / early)
+    yield Bar("W2: memory after 1,000 rounds over that after 250", 1.05, late / early)
 
 
 def _why_not(peer: Peer) -> str:
@@ -243,18 +228,15 @@ def _finished(
 
 def main() -> int:
     """Run everything, print the table, and say whether all bars are reached."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer works, within a minute")
+    parser = parser_for(__doc__, "fewer works, within a minute")
     parser.add_argument("--turns", type=int, default=3, help="of speeds, unless --quick")
-    parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--page", type=Path, help="write them as Markdown here")
     options = parser.parse_args()
     bench = Bench(options.quick, 1 if options.quick else options.turns)
     rows = []
-    for row in [*speed_rows(bench), *other_rows(bench)]:
+    for row in (row for rows_of in (speed_rows, other_rows) for row in rows_of(bench)):
         rows.append(row)
-        bound = f"{'>=' if row.at_least else '<='} {row.bound:.4g}"
-        print(f"{'ok  ' if row.ok else 'MISS'} {row.name:72s} {row.measured:10.4g} {bound}")
+        print(row.line(), flush=True)
     for name, why in bench.skipped.items():
         print(f"     {name}: skipped, {why}")
     medians = {f"{work}, {what}": bench.median_s(work, what) for work, what in bench.round_s}
@@ -263,15 +245,12 @@ def main() -> int:
     found = {
         "source": provenance(),
         "load": os.getloadavg()[0],
-        "rows": [asdict(row) | {"measured": float(row.measured), "ok": row.ok} for row in rows],
         "round_s": medians,
         "skipped": bench.skipped,
     }
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.page:
-        write_page(options.page, found)
-    return 0 if all(row.ok for row in rows) else 1
+        write_page(options.page, found | {"rows": [row.as_json() for row in rows]})
+    return finish(rows, found, options.json)
 
 
 if __name__ == "__main__":
