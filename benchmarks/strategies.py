@@ -32,7 +32,9 @@ def main() -> int:
     study = Study(options.out, only=options.only, seeds=options.seeds, quick=options.quick)
     if not study.files:
         sys.exit(f"--only {options.only}: no scenario of that name")
+    source = provenance()
     if not options.report:
+        study.note_commit(source["commit"])
         with batch_of(options.workers) as batch:
             try:
                 study.run(batch)
@@ -42,7 +44,7 @@ def main() -> int:
     rows = list(bars(found))
     for row in rows:
         print(row.line())
-    source = provenance()
+    source |= {"runs made at": study.commits()}
     if options.page:
         write_page(options.page, source, rows, found)
     status = finish(rows, {"source": source} | found, options.json)

@@ -38,6 +38,8 @@ def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
     for measure, bound in (("seconds", 0.1), ("uplink", 0.01)):
         ratios = [_ratio(scene, measure) for scene in slow]
         yield Bar(f"{measure} over {BASELINE}, links up to 1 Mbit/s", bound, _mean(ratios))
+    alone = [ratio for name, ratio in found["updates"].items() if name in SLOW]
+    yield Bar("of that, the coded updates alone", 0.01, _mean(alone))
     over = {name: _over_oracle(scene) for name, scene in scenes.items()}
     static = [ratio for name, ratio in over.items() if name in STATIC]
     others = [ratio for name, ratio in over.items() if name not in STATIC]

@@ -24,6 +24,7 @@ from fedsys.telemetry.verdict import scenes_verdict, verdict
 ENTRIES = Path(__file__).with_name("strategies.toml")
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 OURS, BASELINE = "adaptive", "FedAvg"
+COMMITS = "commits.txt"
 ORDER = (
     "digits-dirichlet-static-1m",
     "digits-stragglers",
@@ -86,6 +87,18 @@ class Study:
         """The scenarios, in the order in which they are run."""
         names = QUICK if self.quick else ORDER
         return [SCENARIOS / f"{name}.toml" for name in names if name.startswith(self.only)]
+
+    def note_commit(self, commit: str) -> None:
+        """Remember what the runs that follow are made with."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        known = self.commits()
+        if commit not in known.split(", "):
+            (self.out / COMMITS).write_text(", ".join(filter(None, (known, commit))))
+
+    def commits(self) -> str:
+        """The commits that runs in the folder were made at, with commas between them."""
+        file = self.out / COMMITS
+        return file.read_text().strip() if file.exists() else ""
 
     def scenes(self, seeds: int) -> list[Scene]:
         """Every scenario with so many seeds, the dear ones with fewer."""
@@ -169,6 +182,7 @@ class Study:
             "ablation": dict(self._ablation()),
             "foresight": dict(self._foresight()),
             "compressed": self._compressed(),
+            "updates": dict(self._updates()),
         }
 
     def _final_accuracies(self) -> Iterator[tuple[str, dict[str, float]]]:
@@ -208,6 +222,17 @@ class Study:
                 scene.name,
                 {label: _foreseen(cell, stage) for label, cell in cells.items()},
             )
+
+    def _updates(self) -> Iterator[tuple[str, float]]:
+        """By scenario: bytes of ours' coded updates alone over the baseline's, up to the target."""
+        for scene in self.scenes(self.seeds):
+            sent: dict[str, list[float]] = {BASELINE: [], OURS: []}
+            for cell in scene.cells:
+                if cell.label in sent and (trial := finished(cell)):
+                    reports = (r for record in trial.records for r in record.reports)
+                    sent[cell.label].append(float(sum(r.packet_bytes for r in reports)))
+            if all(sent.values()):
+                yield scene.name, fmean(sent[OURS]) / fmean(sent[BASELINE])
 
     def _compressed(self) -> float | None:
         """Share of ours' updates that are coded where there is no network; not the first round."""
