@@ -17,7 +17,9 @@ from fedsys.types import LinkSample
 
 LOOK_S = 0.1
 """Between two looks for replies; Flower's own grid sleeps 3 s."""
-MAX_LOOK_S = 0.25
+MAX_LOOK_S = 1.0
+LOOK_FRACTION = 0.02
+"""Of the time that a round has taken so far: what looking rarely may add to it."""
 GRACE_S = 30.0
 """In every deadline: processes start, and models load."""
 START_S = 300.0
@@ -134,16 +136,16 @@ class WireGrid(Grid):
     def receive(self, message_ids: Iterable[str], *, timeout: float | None = None) -> list[Message]:
         """Replies to these messages until all have come or time is up."""
         waiting = {message_id for message_id in message_ids if message_id}
-        until_s = self.now_s + (self._deadline_s if timeout is None else timeout)
+        begin_s = self.now_s
+        until_s = begin_s + (self._deadline_s if timeout is None else timeout)
         replies: list[Message] = []
-        look_s = LOOK_S
         while waiting:
             found = list(self.pull_messages(waiting))
             replies += found
             waiting -= {reply.metadata.reply_to_message_id for reply in found}
             if not waiting or self.now_s >= until_s:
                 break
-            look_s = LOOK_S if found else min(1.1 * look_s, MAX_LOOK_S)
+            look_s = min(max(LOOK_S, LOOK_FRACTION * (self.now_s - begin_s)), MAX_LOOK_S)
             self._clock.sleep_s(min(look_s, max(until_s - self.now_s, 0.0)))
         return replies
 
