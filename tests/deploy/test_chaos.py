@@ -70,10 +70,10 @@ def test_a_run_whose_command_was_killed_is_taken_over_and_not_run_twice(busy):
     assert done.returncode == 0, done.stderr
     check_whole(busy)
     status = json.loads(busy.fedsys("server", "status", "srv", "--json").stdout)
-    assert sorted(run["status"] for run in status["runs"]) == [
-        "finished:completed",
-        "finished:stopped",
-    ]
+    # Whichever came to the end: the first by itself, or the second in its place.
+    ends = [run["status"] for run in status["runs"]]
+    assert ends.count("finished:completed") == 1
+    assert ends.count("finished:stopped") == len(ends) - 1
 
 
 def test_training_that_is_killed_is_said_and_the_device_is_back_in_the_next_round(busy):
