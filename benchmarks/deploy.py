@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.deploy_page import write_page
 from benchmarks.deploy_rig import Row
+from benchmarks.links_cells import load_text
 from benchmarks.provenance import provenance
 from fedsys.errors import FedsysError
 
@@ -61,6 +62,7 @@ def main() -> int:
 def run(name: str, quick: bool) -> dict[str, Any]:
     """One section's figures; a section that breaks is a row that is missed."""
     print(name, flush=True)
+    load = load_text()
     rows: list[Row] = []
     try:
         for row in importlib.import_module(f"benchmarks.{SECTIONS[name]}").rows(quick):
@@ -70,7 +72,8 @@ def run(name: str, quick: bool) -> dict[str, Any]:
         print(error, flush=True)
         reason = str(error).strip().splitlines()[-1][:200] if str(error).strip() else "failed"
         rows.append(Row(section=name, name="all of it", bound=1, measured=None, note=reason))
-    return {"source": provenance(), "rows": [row.as_json() for row in rows]}
+    source = provenance() | {"load": f"{load} at the beginning, {load_text()} at the end"}
+    return {"source": source, "rows": [row.as_json() for row in rows]}
 
 
 def _save(path: Path, found: dict[str, Any]) -> None:
