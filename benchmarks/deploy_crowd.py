@@ -32,7 +32,7 @@ ROUNDS, QUICK_ROUNDS = 2, 2
 MAX_GROWTH_MODELS = 25.0
 """What a process of the server may take more for the larger model, in models. With all updates of
 a round in memory it would be one for each device."""
-_WAIT_S = 400.0
+_WAIT_S = 600.0
 _LOOK_S = 0.1
 
 

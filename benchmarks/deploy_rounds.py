@@ -12,7 +12,8 @@ from benchmarks.deploy_rig import Row, experiment, fedsys
 
 SECTION = "rounds"
 CLIENTS = 5
-ROUNDS, QUICK_ROUNDS = 20, 2
+ROUNDS, QUICK_ROUNDS = 7, 2
+"""Of each kind of link, beside the first."""
 MODEL_BYTES, QUICK_MODEL_BYTES = 750_000, 150_000
 CALIBRATION_ROUNDS = 4
 MAX_ROUND_ERROR = 0.05
