@@ -179,10 +179,10 @@ def test_a_question_for_work_is_kept_until_there_is_some(flower, outside):
 
     threading.Thread(target=give).start()
     begin_s = time.monotonic()
-    answer = httpx.post(outside + gate.PULL, headers=ENROLLED, content=b"me", timeout=10)
+    answer = httpx.post(outside + gate.PULL, headers=ENROLLED, content=b"me", timeout=30)
 
     assert answer.content == b"work"
-    assert 0.5 < time.monotonic() - begin_s < 5
+    assert 0.5 < time.monotonic() - begin_s < gate.HOLD_S - 1
     assert len(flower.asked) == 2  # at once, and when there was some
     assert {body for _, body in flower.asked} == {b"me"}
 
