@@ -3,7 +3,7 @@
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,12 +12,14 @@ from fedsys.cli.progress import RunProgress
 from fedsys.cli.tables import check_writable, console, summary_table, write_json
 from fedsys.config.load import load_experiment
 from fedsys.config.schema import Experiment
-from fedsys.engine.workforce import Hiring
 from fedsys.errors import ConfigError
 from fedsys.telemetry.comparison import Trial, compare, comparison_json
 from fedsys.telemetry.decisions import left_out_text
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
+
+if TYPE_CHECKING:
+    from fedsys.engine.workforce import Hiring
 
 
 class Engine(StrEnum):
@@ -71,7 +73,7 @@ def simulate(
     )
 
 
-def _ray(experiment: Experiment, path: Path, workers: int | None, address: str | None) -> Hiring:
+def _ray(experiment: Experiment, path: Path, workers: int | None, address: str | None) -> "Hiring":
     """How Flower's actors are hired; ConfigError where Ray is not installed."""
     from fedsys.cli.run import keeps_files
     from fedsys.engine.ray_crew import Cluster, RayCrew, check_ray
