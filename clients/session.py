@@ -19,6 +19,7 @@ from clients.workplace import Workplace, with_data, workplace_for
 from fedsys.config.schema import Training
 from fedsys.deploy.orders import check_protocol
 from fedsys.errors import ConfigError, FedsysError
+from fedsys.middleware.control import array_records
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 
@@ -108,7 +109,7 @@ def client_of(context: Context) -> int:
 
 
 def _received(message: Message) -> dict[str, NDArray[Any]]:
-    records = message.content.array_records
+    records = array_records(message.content)
     if ARRAYS not in records:
         raise FedsysError(f"message has no '{ARRAYS}' record; it has {sorted(records)}")
     return {name: array.numpy() for name, array in records[ARRAYS].items()}

@@ -5,6 +5,7 @@ links and from ``compute_s``. Equal arguments give equal times, whatever the ord
 real computations finish.
 """
 
+import itertools
 import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -35,8 +36,9 @@ from netem.transfer import Traffic
 
 KEPT_LINKS = 16384
 """Nodes whose links are remembered; another's is made again when it is needed, as it was."""
-KEPT_SAMPLES = 65536
-"""Exchanges that ``measured`` remembers; the oldest are forgotten, so that memory stays flat."""
+KEPT_SAMPLES = 1024
+"""Exchanges that ``measured`` remembers at least, beside those of the last two pushes and those
+that go on; older ones are forgotten, so that memory stays flat."""
 
 
 @dataclass(slots=True)
@@ -97,6 +99,8 @@ class VirtualGrid(Grid):
         self._arrived: dict[str, None] = {}
         """Ids of replies to pull, in order of arrival."""
         self._samples: dict[str, Exchange] = {}
+        self._last_sent = 0
+        """Messages of the last push."""
         self._timeline = Timeline(
             link_of=self._link_of,
             outcome_of=self._outcome_of,
@@ -157,9 +161,11 @@ class VirtualGrid(Grid):
         for message, future, exchange in zip(copies, futures, exchanges, strict=True):
             message_id = message.metadata.message_id
             self._pending[message_id] = _Pending(message, future, exchange)
-            self._remember(message_id, exchange)
+            self._samples[message_id] = exchange
             self._timeline.send(exchange)
             ids.append(message_id)
+        self._forget(max(KEPT_SAMPLES, len(ids) + self._last_sent))
+        self._last_sent = len(ids)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -293,10 +299,12 @@ class VirtualGrid(Grid):
             sent_s=self.now_s,
         )
 
-    def _remember(self, message_id: str, exchange: Exchange) -> None:
-        self._samples[message_id] = exchange
-        if len(self._samples) > KEPT_SAMPLES:
-            del self._samples[next(iter(self._samples))]
+    def _forget(self, keep: int) -> None:
+        """Drop the oldest samples but ``keep``, apart from those that may still change."""
+        spare = len(self._samples) - keep
+        for message_id in list(itertools.islice(self._samples, max(0, spare))):
+            if message_id not in self._pending:
+                del self._samples[message_id]
 
     def _is_due(self, limit_s: float) -> bool:
         event_s = self._timeline.next_event_s()

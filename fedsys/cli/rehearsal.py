@@ -19,6 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 
 from clients.server_side import ServerTask
 from fedsys.config.schema import Experiment
+from fedsys.middleware.control import array_records
 from fedsys.middleware.mod import codec_mod
 from fedsys.rng import rng_for
 from fedsys.types import F32, NodeConfig, RoundRecord
@@ -98,7 +99,7 @@ class _Actors:
         round_number, steps = (_whole(config, key) for key in ("server-round", "local-steps"))
         examples, samples = self.stage.examples[node], self._samples(node, steps)
         self._worked_epochs += samples / sum(self.stage.examples.values())
-        received = message.content.array_records["arrays"]
+        received = array_records(message.content)["arrays"]
         trained = {
             name: Array(self._moved(array.numpy(), name, round_number, node))
             for name, array in received.items()

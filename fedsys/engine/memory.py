@@ -20,3 +20,13 @@ def keep_freed_memory() -> None:
     if setting is not None:
         setting(_MMAP_THRESHOLD, _LARGEST_BYTES)
         setting(_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def give_back_freed_memory() -> None:
+    """Return to the kernel what is free now, e.g. after loading the data, before processes fork.
+
+    Else each of them gets its own copy, page by page, as it fills the holes that loading left.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -14,7 +14,7 @@ from fedsys._flwr_private import (
     message_with,
     set_task_identity,
 )
-from fedsys.engine.memory import keep_freed_memory
+from fedsys.engine.memory import give_back_freed_memory, keep_freed_memory
 from fedsys.middleware.brief import Briefs
 from fedsys.types import NodeConfig, RunConfig
 
@@ -87,6 +87,7 @@ class Service:
             named(self.cohort)
         if self.warm_up is not None:
             named(self.warm_up)(self.run_config)
+        give_back_freed_memory()
 
     def serve(self, task: Block | Call) -> Any:
         """A block gives Briefs or a list of Answers, a call what the function returns."""

@@ -72,8 +72,8 @@ class Control:
     @classmethod
     def from_content(cls, content: RecordDict) -> "Control":
         """Read the record; WireError when it or a key is missing, or a value cannot be."""
-        record = content.config_records.get(RECORD)
-        if record is None:
+        record = content.get(RECORD)
+        if not isinstance(record, ConfigRecord):
             raise WireError(f"a packet came without the record '{RECORD}' that says how to read it")
         expected = {
             "s": int,
@@ -128,6 +128,15 @@ def _trials(record: ConfigRecord) -> tuple[str, ...]:
     return tuple(str(spec) for spec in found)
 
 
+def array_records(content: RecordDict) -> dict[str, ArrayRecord]:
+    """The array records of ``content`` by name.
+
+    Flower's view of the same name refers to itself: what it has seen stays in memory, model and
+    all, until Python next looks for cycles.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
+
+
 def wrap(packet: bytes) -> ArrayRecord:
     """A packet as an ArrayRecord with one Array, which Flower moves without looking inside."""
     return ArrayRecord({PACKET: Array("uint8", (len(packet),), STYPE, packet)})
@@ -135,8 +144,8 @@ def wrap(packet: bytes) -> ArrayRecord:
 
 def unwrap(content: RecordDict) -> tuple[str, bytes] | None:
     """The name of the record that holds a packet, and the packet; None when there is none."""
-    for name, record in content.items():  # array_records would build a dictionary each time
-        array = record.get(PACKET) if isinstance(record, ArrayRecord) else None
+    for name, record in array_records(content).items():
+        array = record.get(PACKET)
         if array is not None and array.stype == STYPE:
             return name, array.data
     return None

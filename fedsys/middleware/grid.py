@@ -15,7 +15,7 @@ from fedsys.codecs._chain import parse
 from fedsys.config.schema import CodecConfig
 from fedsys.errors import ConfigError, WireError
 from fedsys.middleware.conform import conform
-from fedsys.middleware.control import RECORD, unwrap
+from fedsys.middleware.control import RECORD, array_records, unwrap
 from fedsys.middleware.envelope import piece_bytes_for, seal, unsealed_reply
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.types import F32
@@ -106,7 +106,7 @@ class CodecGrid(Grid):
         return [self._unpack(reply) for reply in replies]
 
     def _pack(self, message: Message) -> tuple[Message, _Note | None]:
-        records = message.content.array_records if message.has_content() else {}
+        records = array_records(message.content) if message.has_content() else {}
         if not records:
             return message, None
         if len(records) > 1:

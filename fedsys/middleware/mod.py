@@ -10,7 +10,7 @@ from collections.abc import Callable
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from fedsys.middleware.conform import conform
-from fedsys.middleware.control import RECORD, wrap
+from fedsys.middleware.control import RECORD, array_records, wrap
 from fedsys.middleware.envelope import sealed_message, unseal
 from fedsys.middleware.exchange import Opened, code_update, open_packet
 from fedsys.middleware.store import HeldModel
@@ -36,7 +36,7 @@ def codec_mod(message: Message, context: Context, call_next: CallNext) -> Messag
 
 def _encode_reply(content: RecordDict, opened: Opened) -> None:
     """Replace the trained tensors in ``content`` by one packet."""
-    if not content.array_records:
+    if not array_records(content):
         return
     schema = opened.model.schema
     name, trained = _trained(content, schema)
@@ -49,7 +49,7 @@ def _encode_reply(content: RecordDict, opened: Opened) -> None:
 def _trained(content: RecordDict, schema: Schema) -> tuple[str, dict[str, Values]]:
     """The name of the record that holds the trained model, and its tensors."""
     names = {tensor.name for tensor in schema.tensors}
-    records = content.array_records
+    records = array_records(content)
     name = next((name for name in records if records[name].keys() == names), next(iter(records)))
     return name, conform({key: array.numpy() for key, array in records[name].items()}, schema)
 

@@ -28,7 +28,9 @@ def trial_figures(codecs: Sequence[Codec], x: F32, seed: int) -> dict[str, list[
 
 def read_trials(content: RecordDict, specs: Sequence[str]) -> tuple[CodecTrial, ...]:
     """The figures for ``specs`` in a stranger's reply; empty when they are not what was asked."""
-    record = content.metric_records.get(RECORD, MetricRecord())
+    record = content.get(RECORD)
+    if not isinstance(record, MetricRecord):
+        return ()
     bits = _figures(record.get(_BITS), len(specs), _MAX_BITS)
     nmse = _figures(record.get(_NMSE), len(specs), _MAX_NMSE)
     if bits is None or nmse is None:
