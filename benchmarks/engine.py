@@ -120,13 +120,13 @@ class Bench:
 
 def speed_rows(bench: Bench) -> Iterator[Bar]:
     """W1 and W2 against the limit and against training alone."""
-    seconds = 1.0 if bench.quick else 5.0
-    rounds = {"W1": 2, "W2": QUICK_ROUNDS} if bench.quick else {"W1": 4, "W2": 100}
+    seconds = {"W1": 1.0, "W2": 1.0} if bench.quick else {"W1": 12.0, "W2": 5.0}
+    rounds = {"W1": 2, "W2": QUICK_ROUNDS} if bench.quick else {"W1": 8, "W2": 100}
     w1 = {"engine": []} if bench.quick else {"engine": [], "as written": [AS_WRITTEN]}
     w1 |= {} if bench.quick else {"codec": [CODEC]}
     for _ in range(bench.turns):
-        bench.turn("W2", rounds["W2"], seconds, {"engine": []})
-        bench.turn("W1", rounds["W1"], seconds, w1)
+        bench.turn("W2", rounds["W2"], seconds["W2"], {"engine": []})
+        bench.turn("W1", rounds["W1"], seconds["W1"], w1)
         if not bench.quick:
             bench.peers("W2", 20)
             bench.peers("W1", 2)

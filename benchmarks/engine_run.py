@@ -47,7 +47,8 @@ def main() -> None:
         files = (folder.path / name for name in ("rounds.jsonl", "model.safetensors"))
         digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     rounds_s = [end - begin for begin, end in pairwise(ends)]
-    steady_s = rounds_s[1:] or rounds_s
+    # The first one waits for the workers, the last one for the evaluation.
+    steady_s = rounds_s[1:-1] or rounds_s[1:] or rounds_s
     print(
         json.dumps(
             {
