@@ -4,7 +4,9 @@
              * (1 + D / clients)
 
 Local steps beyond S bring less and less (S is three times the steps in which a client's own loss
-falls by a factor e, read off its first and its mean loss). D is the variance of updates between
+falls by a factor e, read off its first and its mean loss, at its most: later on clients also fit
+again what others' rounds took from their own data, in ever fewer steps, which tells nothing about
+the common model). D is the variance of updates between
 clients over the square of their mean, read off how far they agree: who takes part draws the model
 to its own data, the further the more steps it takes. Under error feedback a codec
 that keeps the share d of an update brings the rest 1/d - 1 rounds late.
@@ -39,9 +41,11 @@ _DISAGREEMENT_RANGE = (0.5, 20.0)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is known of a task's training; each figure is the geometric mean of old and new."""
+    """What is known of a task's training; what is new is mixed with what was known."""
 
     reach_steps: float = REACH_STEPS
+    has_seen_reach: bool = False
+    """From the first sight on ``reach_steps`` only grows."""
     disagreement: float = DISAGREEMENT
     shape: float = SHAPE
 
@@ -64,8 +68,8 @@ class Progress:
     ) -> float:
         """Rounds needed, in units of what nothing but exact, endless work of everyone would take.
 
-        A client takes part in one of ``gap`` rounds, and only then sends what it still owes;
-        ``drawn`` is the part of all that a round draws at random, 1 where all have their turn.
+        ``clients`` answer in a round, each in one of ``gap`` rounds, and only then sends what it
+        still owes; ``drawn`` is the part of all that chance lets answer, 1 where all do.
         """
         work = 1 + self.reach_steps / local_steps
         noise = self.disagreement / clients * (1 - drawn)
@@ -80,24 +84,27 @@ class Progress:
         """What is known after a round."""
         reports = [report for report in record.reports if report.accepted]
         uplink = {client.node_id: client.uplink for client in record.plan.clients}
+        reach_steps = self._reach(reports)
         return replace(
             self,
-            reach_steps=self._reach(reports),
+            reach_steps=self.reach_steps if reach_steps is None else reach_steps,
+            has_seen_reach=self.has_seen_reach or reach_steps is not None,
             disagreement=self._disagreement(record, len(reports)),
             shape=self._shape([(uplink[r.node_id], r.nmse) for r in reports]),
         )
 
-    def _reach(self, reports: Sequence[ClientReport]) -> float:
+    def _reach(self, reports: Sequence[ClientReport]) -> float | None:
         both = [r for r in reports if r.first_loss and r.train_loss and r.local_steps > 1]
         first, mean, steps = (
             weighted((r.examples, getattr(r, name)) for r in both)
             for name in ("first_loss", "train_loss", "local_steps")
         )
         if not first or not mean or not steps or mean >= first:
-            return self.reach_steps
+            return None
         low, high = _REACH_RANGE
         found = REACH_DECAYS * decay_steps(mean / first, steps)
-        return math.sqrt(self.reach_steps * min(high, max(low, found)))
+        mixed = math.sqrt(self.reach_steps * min(high, max(low, found)))
+        return max(self.reach_steps, mixed) if self.has_seen_reach else mixed
 
     def _disagreement(self, record: RoundRecord, clients: int) -> float:
         if record.agreement is None or clients < 2:

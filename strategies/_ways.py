@@ -70,14 +70,15 @@ class Ways:
     def score(self, choice: Choice) -> float:
         """One over the expected time to the target, in arbitrary units."""
         scene = self.scene
-        clients = len(self.cohort.step_s) / choice.groups
+        answering = len(self.cohort.step_s) * self.state.punctuality.answering
+        clients = answering / choice.groups
         rounds = self.state.progress.rounds(
             choice.local_steps,
             choice.up,
             choice.down,
             clients=clients,
             gap=len(scene.examples) / clients,
-            drawn=len(self.cohort.step_s) / len(scene.examples),
+            drawn=answering / len(scene.examples),
             feedback=scene.feedback,
         )
         return 1 / (rounds * (self.round_s(choice) + self.state.punctuality.wait_s))

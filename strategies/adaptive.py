@@ -136,7 +136,9 @@ class Adaptive:
         learned = State(
             estimates=estimates,
             progress=state.progress.seen(record),
-            punctuality=state.punctuality.seen(record.reports, found.work.last_s)
+            punctuality=state.punctuality.seen(
+                record.reports, found.work.last_s, record.plan.deadline_s
+            )
             if state.rounds
             else state.punctuality,
             sizes=state.sizes_after(record),
@@ -215,10 +217,11 @@ class Adaptive:
         return self.max_epochs * epoch if self.choose_steps else epoch
 
     def _stretch(self, scene: Scene, state: State) -> float:
-        """Less where few of all clients take part: what they disagree in is then mostly chance."""
+        """Less where few of all clients answer: what they disagree in is then mostly chance."""
         if not self.stretch or state.rose:
             return 1.0
-        return 1 + (MAX_STRETCH - 1) * math.sqrt(min(1.0, scene.cohort / len(scene.examples)))
+        answering = scene.cohort * state.punctuality.answering / len(scene.examples)
+        return 1 + (MAX_STRETCH - 1) * math.sqrt(min(1.0, answering))
 
     def _later(self, state: State, choice: Choice, epoch: int) -> State:
         """After a stall: half the steps and finer codecs, and the losses count from here."""

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from fedsys.types import ClientPlan, ClientReport, RoundPlan, RoundRecord
 from strategies._offers import BY_SPEC, LADDER, Offer
-from strategies._progress import DELAY, PLAIN_EXPONENT, REACH_DECAYS, Progress, decay_steps
+from strategies._progress import (
+    DELAY,
+    PLAIN_EXPONENT,
+    REACH_DECAYS,
+    REACH_STEPS,
+    Progress,
+    decay_steps,
+)
 
 EXACT, HALF = LADDER[0], Offer("half", 16, 0.5)
 KNOWN = Progress(reach_steps=60.0, disagreement=0.0, shape=0.0)
@@ -89,6 +96,17 @@ def test_reach_follows_the_losses_of_the_clients():
     for _ in range(20):
         known = known.seen(record_of(report_of(first_loss=2.0, train_loss=2.0 * ratio)))
     assert known.reach_steps == pytest.approx(REACH_DECAYS * 40 / 4, rel=1e-3)
+
+
+def test_reach_does_not_fall_when_clients_fit_their_own_data_again_ever_sooner():
+    known, reaches = Progress(), []
+    for steps in (40, 20, 10, 5):
+        ratio = (1 - math.exp(-4.0)) / 4.0
+        report = report_of(local_steps=steps, first_loss=2.0, train_loss=2.0 * ratio)
+        known = known.seen(record_of(report))
+        reaches.append(known.reach_steps)
+    first = math.sqrt(REACH_STEPS * REACH_DECAYS * 40 / 4)
+    assert reaches == pytest.approx([first] * 4, rel=1e-6)
 
 
 def test_disagreement_follows_the_agreement_of_the_updates():
