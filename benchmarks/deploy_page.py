@@ -25,7 +25,8 @@ _EXPLAINED = {
     "included.",
     "idle": "Two devices on a LAN. Bytes are those of both directions together as the proxies "
     "count them, without the headers of TCP. The exchange is a round of a model of 3 kB, from "
-    "the message to the reply, less the training.",
+    "the message to the reply, less the training; server and devices share the machine. Nobody "
+    "waits for a poll: questions are kept until there is an answer, and what remains is work.",
     "crowd": "The devices are threads of one process: Flower's own client of the Fleet API, TLS "
     "and keys of their own, our ClientApp without a process for each task. The same devices and "
     "server run a small model, then a large one, as float32 both ways. Memory is the largest "

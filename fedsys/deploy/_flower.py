@@ -3,7 +3,6 @@
 What forks tasks is in ``_warm``, how processes are started in ``_process``.
 """
 
-import datetime
 import hashlib
 import importlib
 import os
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import uvicorn
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.app import Message
-from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
 from flwr.proto import control_pb2
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 from flwr.supercore.control import ControlHttpClient
@@ -28,22 +27,22 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedsys.deploy._process import Settings, end_soon, start
+from fedsys.deploy.bell import Bell
 from fedsys.deploy.handshake import proxy_for
+from fedsys.deploy.runtime import REPLIES, DeviceTasks
+from fedsys.deploy.spare import spared
 from fedsys.errors import DeployError
 
 TESTED = "1.42."
 POLL_S = 0.05
-"""In place of Flower's 3 s and 1 s between two looks at something on the same machine."""
+"""In place of Flower's 3 s and 1 s between two looks at something on the same machine, where
+nothing tells before that it is there."""
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.15",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.01",  # the question itself is kept
 }
-WAITING = (
-    "SELECT DISTINCT dst_node_id FROM message_ins "
-    "WHERE delivered_at = '' AND created_at + ttl > :now_s"
-)
 TASK_BEAT_S = 10
 """Flower's is 30 s, on the same machine as well."""
 KEEP_S = 50.0
@@ -127,8 +126,23 @@ def limit_chunks(chunk_bytes: int) -> None:
 
 def pull_after(first_s: float, limit_s: float) -> None:
     """How soon this process asks again for an object that is not there yet; Flower: 1 to 10 s."""
-    pull = module("flwr.supercore.inflatable.inflatable_utils").pull_objects
-    pull.__kwdefaults__.update(initial_backoff=first_s, backoff_cap=limit_s)
+    pull = module("flwr.supercore.inflatable.inflatable_utils")
+    for function in (pull.pull_objects, pull.pull_and_inflate_object_from_tree):
+        function.__kwdefaults__.update(initial_backoff=first_s, backoff_cap=limit_s)
+
+
+def news_of_replies(client: Any, seen: int, timeout_s: float) -> int:
+    """Wait until devices have sent something to the server whose runtime API ``client`` asks.
+
+    ``seen`` is what was returned last, -1 at first. Raises OSError where the server is away.
+    """
+    url = f"{client._base_url}{REPLIES}?seen={seen}&hold_ms={1000 * timeout_s:.0f}"
+    try:
+        answer = client._client.get(url)
+        answer.raise_for_status()
+    except httpx.HTTPError as error:
+        raise OSError(str(error)) from error
+    return int(answer.text)
 
 
 def notice_dead_tasks(name: str) -> None:
@@ -154,7 +168,8 @@ def superlink(settings: Settings) -> None:
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
     from flwr.superlink.config_loader import SuperLinkLifespanConfig
 
-    from fedsys.deploy.gate import Devices, serve
+    from fedsys.deploy._state import devices_of
+    from fedsys.deploy.gate import serve
 
     link = module("flwr.superlink.cli.flower_superlink")
     home, port = Path(settings["home"]), int(settings["control_port"])
@@ -186,32 +201,18 @@ def superlink(settings: Settings) -> None:
         runtime_dependency_install=False,
     )
     notice_dead_tasks("flwr.supercore.corestate.sql_corestate")
+    main = module("flwr.superlink.main")
+    every = main._get_middleware
+    main._get_middleware = lambda: spared(every())
     link._parse_superlink_lifespan_config = lambda: config
     public = (str(settings["host"]), int(settings["port"]))
 
     def run(app: Any, **options: Any) -> None:
-        def node_of(key: bytes) -> int | None:
-            found: int | None = app.state.linkstate_factory.state().get_node_id_by_public_key(key)
-            return found
-
-        def alive(node: int) -> None:
-            state = app.state.linkstate_factory.state()
-            state.acknowledge_node_heartbeat(node, HEARTBEAT_DEFAULT_INTERVAL)
-
-        def gone(node: int) -> None:
-            app.state.linkstate_factory.state().deactivate_node(node)
-
-        def with_work() -> set[int]:
-            now_s = datetime.datetime.now(datetime.UTC).timestamp()
-            # Its own way to ask also marks what it finds as delivered.
-            rows = app.state.linkstate_factory.state().query(WAITING, {"now_s": now_s})
-            return {int(row["dst_node_id"]) % (1 << 64) for row in rows}
-
         serve(
             app,
             public=public,
             token=str(settings["token"]),
-            devices=Devices(node_of, alive, gone, with_work),
+            devices=devices_of(app.state.linkstate_factory),
             options=options,
         )
 
@@ -259,7 +260,7 @@ def supernode(settings: Settings) -> None:
     notice_dead_tasks("flwr.supercore.corestate.in_memory_corestate")
     node._parse_supernode_lifespan_config = lambda: config
     clock = WallClock()
-    loop.time = types.SimpleNamespace(sleep=lambda s: clock.sleep_s(min(s, POLL_S)))
+    loop.time = types.SimpleNamespace(sleep=_told_of_tasks(node))
     # Each question is a kilobyte on the link; a message's pieces come within a second of its head.
     pull_after(0.3, 3.0)
     signing = quiet(fleet.NodeAuthHttpInterceptor, _beat, clock)
@@ -269,6 +270,46 @@ def supernode(settings: Settings) -> None:
     node.flower_supernode()
     print("the SuperNode's loop has ended", flush=True)
     os._exit(1)
+
+
+def _told_of_tasks(node: Any) -> Callable[[float], None]:
+    """Have the SuperNode's runtime API tell tasks when there is something for them.
+
+    What is returned sleeps until a task has left something, and not long in any case.
+    """
+    tasks, pieces, replies = Bell(), Bell(), Bell()
+    state = module("flwr.supercore.corestate.in_memory_corestate").InMemoryCoreState
+    store = module("flwr.supercore.object_store.in_memory_object_store").InMemoryObjectStore
+    state.create_task = _ringing(state.create_task, tasks)
+    store.put = _ringing(store.put, pieces)
+    own = types.ModuleType("uvicorn")
+    own.__dict__.update(node.uvicorn.__dict__)
+
+    def config(*, app: Any, **options: Any) -> Any:
+        told = DeviceTasks(app, tasks=tasks, pieces=pieces, replies=replies)
+        return uvicorn.Config(app=told, **options)
+
+    own.__dict__["Config"] = config
+    node.uvicorn = own
+    seen = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal seen
+        replies.wait(seen, min(seconds, POLL_S))
+        seen = replies.rung
+
+    return sleep
+
+
+def _ringing(method: Callable[..., Any], bell: Bell) -> Callable[..., Any]:
+    """``method``, followed by the bell."""
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        found = method(*args, **kwargs)
+        bell.ring()
+        return found
+
+    return wrapped
 
 
 def _beat(request: httpx.Request) -> httpx.Response:

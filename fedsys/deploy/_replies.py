@@ -9,6 +9,7 @@ memory does not grow with the number of devices.
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +24,13 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedsys._flwr_private import Run
+from fedsys.clock import WallClock
+from fedsys.deploy._flower import news_of_replies
 
+PAUSE_S = 0.01
+"""Between two looks, at least."""
+BUSY_PAUSE_S = 0.1
+"""The same where a look found much that is only under way: the server has other work."""
 MISSES = 16
 """Replies that are asked for in vain in one look; a server with hundreds under way has other work.
 """
@@ -99,9 +106,13 @@ class _Coming:
 class Replies:
     """The replies of one round after the other."""
 
-    def __init__(self, grid: Grid, spool: Path | None = None) -> None:
+    def __init__(self, grid: Grid, clock: WallClock, spool: Path | None = None) -> None:
         """``spool`` is the folder of the file; the system's own for such files unless given."""
         self._grid: Any = grid
+        self._clock = clock
+        self._seen = -1
+        self._is_behind = False
+        self._confirming = ThreadPoolExecutor(1)
         self._spool = spool
         self._coming: dict[str, _Coming] = {}
         self._file = _Spool(spool)
@@ -128,7 +139,20 @@ class Replies:
             misses += 1
             if misses == MISSES:
                 break
+        self._is_behind = misses == MISSES
         return found
+
+    def wait(self, look_s: float, limit_s: float) -> None:
+        """Until devices have sent something since the last look, and ``limit_s`` at most."""
+        pause_s = BUSY_PAUSE_S if self._is_behind else PAUSE_S
+        self._clock.sleep_s(min(pause_s, limit_s))
+        left_s = limit_s - pause_s
+        if self._is_behind or left_s <= 0:
+            return
+        try:
+            self._seen = news_of_replies(self._client, self._seen, left_s)
+        except OSError:
+            self._clock.sleep_s(min(look_s, left_s))
 
     @property
     def _client(self) -> Any:
@@ -164,11 +188,11 @@ class Replies:
     def _whole(self, coming: _Coming) -> Message:
         metadata = coming.announced.metadata
         del self._coming[metadata.reply_to_message_id]
-        self._client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(
-                node=self._grid.node, run_id=self._run_id, message_object_id=metadata.message_id
-            )
+        confirmed = ConfirmMessageReceivedRequest(
+            node=self._grid.node, run_id=self._run_id, message_object_id=metadata.message_id
         )
+        # The server may forget it now; nobody waits for that.
+        self._confirming.submit(self._client.ConfirmMessageReceived, confirmed)
         message_id, objects, file = metadata.message_id, coming.objects, self._file
         spans = [coming.spans[one] for one in objects]
 
@@ -194,8 +218,9 @@ class Replies:
 class PlainReplies:
     """The same for a grid that is not Flower's own over HTTP."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, clock: WallClock) -> None:
         self._grid = grid
+        self._clock = clock
 
     def begin(self) -> None:
         """Nothing is kept."""
@@ -204,7 +229,13 @@ class PlainReplies:
         """What the grid has."""
         return list(self._grid.pull_messages(message_ids))
 
+    def wait(self, look_s: float, limit_s: float) -> None:
+        """Nobody tells when there is more."""
+        self._clock.sleep_s(min(look_s, limit_s))
 
-def replies_of(grid: Grid, spool: Path | None) -> Replies | PlainReplies:
+
+def replies_of(grid: Grid, clock: WallClock, spool: Path | None) -> Replies | PlainReplies:
     """The way to take replies from ``grid``."""
-    return Replies(grid, spool) if hasattr(grid, "_runtime_client") else PlainReplies(grid)
+    if hasattr(grid, "_runtime_client"):
+        return Replies(grid, clock, spool)
+    return PlainReplies(grid, clock)

@@ -42,7 +42,7 @@ def nursery(settings: Settings) -> None:
     """
     for name in ("flwr.superlink.runtime", "flwr.supernode.runtime.run_clientapp"):
         module(name)
-    pull_after(0.05, 0.25)  # a task begins before its message has come over the network
+    pull_after(0.05, 0.25)  # where nobody keeps the question until the piece is there
     notice_dead_tasks("flwr.supercore.heartbeat")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for name in settings["preload"]:
@@ -117,12 +117,9 @@ def _import_again(name: str) -> None:
 def _installed_since(before: set[str]) -> list[str]:
     """Modules imported since, of packages that are installed: an app's own may change."""
     places = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
-    found = ((name, getattr(sys.modules[name], "__file__", None)) for name in [*sys.modules])
-    return [
-        name
-        for name, file in found
-        if name not in before and str(file).startswith(places) and "\n" not in name
-    ]
+    new = [name for name in sys.modules if name not in before and "\n" not in name]
+    files = ((name, str(getattr(sys.modules[name], "__file__", None))) for name in new)
+    return [name for name, file in files if file.startswith(places)]
 
 
 def _run_task(task: dict[str, Any], parent_pid: int, saying: int) -> None:

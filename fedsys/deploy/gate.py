@@ -10,21 +10,34 @@ import contextlib
 import hashlib
 import hmac
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 
-Scope = MutableMapping[str, Any]
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from fedsys.deploy.asgi import (
+    App,
+    Event,
+    Receive,
+    Scope,
+    Send,
+    answer,
+    ask,
+    body_of,
+    header,
+    read_body,
+    status_of,
+    until_gone,
+)
+from fedsys.deploy.bell import Bell
+from fedsys.deploy.runtime import News, ServerTasks
+from fedsys.deploy.work import Work
 
 FLEET = "/v1/fleet/"
 CONTROL = "/v1/control/"
 PULL = "/v1/fleet/pull-messages"
+PUSHES = ("/v1/fleet/push-messages", "/v1/fleet/push-object")
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 ENROLLED_ONLY = ("register-node", "unregister-node")
 """Devices do neither here: the server's owner enrols and revokes."""
@@ -35,9 +48,12 @@ NOTE_S = 10.0
 """Between two notes that a device is there, at least; Flower believes one for 60 s."""
 SILENT_S = 25.0
 """A device that is there says something within 23 s; see ``fedsys.deploy.quiet``."""
-LOOK_S = 0.05
-CHECK_S = 1.0
-"""How soon a device whose question is kept learns that it was revoked."""
+KEYS_S = 1.0
+"""How soon a device that was revoked is a stranger."""
+UNKNOWN_S = 0.25
+"""How soon one that was enrolled is none."""
+AGAIN_S = 0.2
+"""Between two questions to Flower for work that is said to be there."""
 GIVEN_S = 120.0
 """Work that got lost on its way is sent again for so long."""
 MAX_BODY_BYTES = 64 << 20
@@ -61,17 +77,17 @@ class _Given:
 class Devices:
     """What Flower's state says of devices."""
 
-    node_of: Callable[[bytes], int | None]
-    """Which enrolled device a public key is of. Flower asks that, too, but after it has read and
+    enrolled: Callable[[], Mapping[bytes, int]]
+    """Public keys of devices that may come. Flower asks that, too, but after it has read and
     parsed what a stranger sends, and in one case with an answer that it also gives to a device that
     comes back too soon."""
     alive: Callable[[int], None]
     """Notes that a device is there."""
     gone: Callable[[int], None]
     """Notes that a device is not there any more."""
-    with_work: Callable[[], set[int]]
-    """Devices for which a message waits. To ask Flower itself for every question that is kept,
-    again and again, costs the check of a signature each."""
+    with_news: Callable[[], set[int]]
+    """Devices for which the whole of a message waits, and those that were revoked. To ask Flower
+    itself for every question that is kept, again and again, costs the check of a signature each."""
 
 
 class FleetOnly:
@@ -80,13 +96,15 @@ class FleetOnly:
     Every request that Flower takes from a device is a sign of life of it.
     """
 
-    def __init__(self, app: App, devices: Devices, log: Callable[[str], None]) -> None:
+    def __init__(self, app: App, devices: Devices, log: Callable[[str], None], news: News) -> None:
         self._app = app
         self._devices = devices
+        self._news = news
+        self._work = Work(devices.with_news, news.work)
+        self._keys: Mapping[bytes, int] = {}
+        self._keys_s = float("-inf")
         self._heard_s: dict[int, float] = {}
         self._noted_s: dict[int, float] = {}
-        self._looked_s = float("-inf")
-        self._have_work: set[int] = set()
         self._log = log
         self._given: dict[bytes, _Given] = {}
         self._signatures: dict[bytes, float] = {}
@@ -99,23 +117,23 @@ class FleetOnly:
         path, peer = scope["path"], (scope.get("client") or ("?",))[0]
         if not path.startswith(FLEET) or path.removeprefix(FLEET) in ENROLLED_ONLY:
             self._log(f"refused: {peer} asked for {path[:80]!r}, which devices may not")
-            await _answer(send, 404)
+            await answer(send, 404)
             return
         key = _key(scope)
-        node = await asyncio.to_thread(self._devices.node_of, key) if key else None
+        node = await self._node_of(key)
         if node is None:
             who = f"{peer}, {_fingerprint(key)}"
             self._log(f"refused: {who}: {'unknown or revoked key' if key else 'no key'}")
-            await _answer(send, 401)
+            await answer(send, 401)
             return
-        if self._was_seen(_header(scope, SIGNATURE)):
+        if self._was_seen(header(scope, SIGNATURE)):
             self._log(f"refused: {peer}, {_fingerprint(key)}: a request that was sent before")
-            await _answer(send, 401)
+            await answer(send, 401)
             return
-        body = await _body(receive)
+        body = await read_body(receive, MAX_BODY_BYTES)
         if body is None:
             self._log(f"refused: {peer} sent more than {MAX_BODY_BYTES} bytes to {path[:80]!r}")
-            await _answer(send, 413)
+            await answer(send, 413)
             return
         if path not in (PULL, HEARTBEAT):
             self._given.pop(key, None)  # it asks for what it was given, so it has it
@@ -123,13 +141,15 @@ class FleetOnly:
             events = await self._kept(scope, receive, body, key, node)
         else:
             async with self._room:
-                events = await _ask(self._app, scope, body)
-        if path == ACTIVATE and events[0].get("status") not in (200, 401) and self._is_silent(node):
+                events = await ask(self._app, scope, body)
+        if path == ACTIVATE and status_of(events) not in (200, 401) and self._is_silent(node):
             await asyncio.to_thread(self._devices.gone, node)
-            events = await _ask(self._app, scope, body)
-        if events[0].get("status") == 200 and path != GOODBYE:
+            events = await ask(self._app, scope, body)
+        if path in PUSHES:
+            self._news.replies.ring()
+        if status_of(events) == 200 and path != GOODBYE:
             await self._heard(node)
-        if events[0].get("status") == 401:  # 403 is about a run that has ended
+        if status_of(events) == 401:  # 403 is about a run that has ended
             who = f"{(scope.get('client') or ('?',))[0]}, {_fingerprint(key)}"
             self._log(f"refused: {who}: a false signature, or a clock that is off")
         for event in events:
@@ -172,32 +192,33 @@ class FleetOnly:
         """The answer to a question for work, once there is some, or it was kept long enough."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + HOLD_S
-        gone = asyncio.ensure_future(_until_gone(receive))
+        gone = asyncio.ensure_future(until_gone(receive))
+        pause_s = 0.0
         try:
             while True:
-                events = self._or_given_before(key, await _ask(self._app, scope, body), loop.time())
+                events = self._or_given_before(key, await ask(self._app, scope, body), loop.time())
                 if not _is_empty(events):
                     return events
                 await self._heard(node)
-                check_s = loop.time() + CHECK_S
-                while not await self._has_work(node):
-                    if loop.time() >= until_s or gone.done():
-                        return events
-                    if loop.time() >= check_s:
-                        check_s += CHECK_S
-                        if await asyncio.to_thread(self._devices.node_of, key) is None:
-                            break  # revoked meanwhile; Flower says so
-                    await asyncio.sleep(LOOK_S)
+                waiting = asyncio.ensure_future(self._work.wait(node, until_s - loop.time()))
+                await asyncio.wait({waiting, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if not waiting.done() or not waiting.result():
+                    waiting.cancel()
+                    return events
+                await asyncio.sleep(pause_s)
+                pause_s = AGAIN_S
         finally:
             gone.cancel()
 
-    async def _has_work(self, node: int) -> bool:
-        """Whether a message waits for the device, by a look that all questions share."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._looked_s >= LOOK_S:
-            self._looked_s = now_s
-            self._have_work = await asyncio.to_thread(self._devices.with_work)
-        return node in self._have_work
+    async def _node_of(self, key: bytes) -> int | None:
+        """Which enrolled device a public key is of."""
+        if not key:
+            return None
+        age_s = asyncio.get_running_loop().time() - self._keys_s
+        if age_s >= (KEYS_S if key in self._keys else UNKNOWN_S):
+            self._keys = await asyncio.to_thread(self._devices.enrolled)
+            self._keys_s = asyncio.get_running_loop().time()
+        return self._keys.get(key)
 
     def _or_given_before(self, key: bytes, events: list[Event], now_s: float) -> list[Event]:
         """``events``, or the answer before where that got lost on its way.
@@ -206,7 +227,7 @@ class FleetOnly:
         it, never got it: its connection broke under the answer.
         """
         if not _is_empty(events):
-            if events[0].get("status") == 200:
+            if status_of(events) == 200:
                 self._given[key] = _Given(events, now_s)
             return events
         given = self._given.get(key)
@@ -224,10 +245,10 @@ class AdminOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the life of the server."""
         if scope["type"] == "http" and scope["path"].startswith(CONTROL):
-            given = _header(scope, b"authorization")
+            given = header(scope, b"authorization")
             if not hmac.compare_digest(given, self._expected):
                 self._log(f"refused: {scope['path'][:80]!r} without the admin token")
-                await _answer(send, 401)
+                await answer(send, 401)
                 return
         await self._app(scope, receive, send)
 
@@ -254,10 +275,11 @@ def serve(
     for name in ("reload", "workers"):
         common.pop(name, None)
     host, port = public
-    inside = _Announcing(uvicorn.Config(AdminOnly(app, token, _say), **common))
+    news = News(Bell(), Bell(), Bell())
+    inside = _Announcing(uvicorn.Config(AdminOnly(ServerTasks(app, news), token, _say), **common))
     outside = _Beside(
         uvicorn.Config(
-            FleetOnly(app, devices, _say),
+            FleetOnly(app, devices, _say, news),
             **(common | {"host": host, "port": port, "lifespan": "off", "server_header": False}),
         )
     )
@@ -289,65 +311,15 @@ async def _both(inside: _Announcing, outside: uvicorn.Server) -> None:
     await asyncio.gather(first, second)
 
 
-async def _ask(app: App, scope: Scope, body: bytes) -> list[Event]:
-    """The app's whole answer to one request."""
-    events: list[Event] = []
-    sent = False
-
-    async def receive() -> Event:
-        nonlocal sent
-        if sent:
-            await asyncio.Event().wait()
-        sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(event: Event) -> None:
-        events.append(event)
-
-    # Flower's middleware leaves marks in it.
-    await app(dict(scope) | {"state": dict(scope.get("state", {}))}, receive, send)
-    return events
-
-
-async def _body(receive: Receive) -> bytes | None:
-    """All of the request's body; None where it is too long."""
-    parts: list[bytes] = []
-    size_bytes = 0
-    while True:
-        event = await receive()
-        if event["type"] == "http.disconnect":
-            return b""
-        parts.append(event.get("body", b""))
-        size_bytes += len(parts[-1])
-        if size_bytes > MAX_BODY_BYTES:
-            return None
-        if not event.get("more_body"):
-            return b"".join(parts)
-
-
 def _is_empty(events: list[Event]) -> bool:
     """Whether Flower had nothing to give."""
-    return events[0].get("status") == 200 and not any(event.get("body") for event in events)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _answer(send: Send, status: int) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
-
-
-def _header(scope: Scope, name: bytes) -> bytes:
-    return next((value for key, value in scope["headers"] if key == name), b"")
+    return status_of(events) == 200 and not body_of(events)
 
 
 def _key(scope: Scope) -> bytes:
     """The public key that a request claims to come from; empty where it claims none."""
     try:
-        return b64decode(_header(scope, PUBLIC_KEY), validate=True)
+        return b64decode(header(scope, PUBLIC_KEY), validate=True)
     except ValueError:
         return b""
 

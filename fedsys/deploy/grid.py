@@ -16,8 +16,9 @@ from fedsys.middleware.envelope import unseal
 from fedsys.types import LinkSample
 
 LOOK_S = 0.1
-"""Between two looks for replies; Flower's own grid sleeps 3 s."""
+"""Between two looks for replies where nobody says that there are some; Flower's grid sleeps 3 s."""
 MAX_LOOK_S = 1.0
+"""The same where the server says so: it does not say that a device has gone."""
 LOOK_FRACTION = 0.02
 """Of the time that a round has taken so far: what looking rarely may add to it."""
 GRACE_S = 30.0
@@ -46,7 +47,7 @@ class _Sent:
 
 
 class WireGrid(Grid):
-    """Flower's grid, looked at every 0.1 s, with a deadline for everything.
+    """Flower's grid, looked at when something has come, with a deadline for everything.
 
     ``now_s`` is seconds of the run, those before a resume included. A round without a deadline of
     its own ends after ``MARGIN`` times what the slowest device would need by what was measured.
@@ -70,9 +71,9 @@ class WireGrid(Grid):
         self.sent_bytes = (0, 0)
         """(down, up) since the start, estimated from the objects of each message."""
         self._inner = inner
-        self._replies = replies_of(inner, spool)
         self._places = dict(places)
         self._clock = clock or WallClock()
+        self._replies = replies_of(inner, self._clock, spool)
         self._zero_s = self._clock.now_s() - begin_s
         self._network_s = START_S / MARGIN + 8 * model_bytes / exchange_bps
         self._step_s = 0.0
@@ -145,8 +146,8 @@ class WireGrid(Grid):
             waiting -= {reply.metadata.reply_to_message_id for reply in found}
             if not waiting or self.now_s >= until_s:
                 break
-            look_s = min(max(LOOK_S, LOOK_FRACTION * (self.now_s - begin_s)), MAX_LOOK_S)
-            self._clock.sleep_s(min(look_s, max(until_s - self.now_s, 0.0)))
+            look_s = max(LOOK_S, LOOK_FRACTION * (self.now_s - begin_s))
+            self._replies.wait(look_s, min(MAX_LOOK_S, until_s - self.now_s))
         return replies
 
     def send_and_receive(

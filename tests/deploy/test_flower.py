@@ -8,8 +8,19 @@ import inspect
 import re
 
 import pytest
+from fastapi.routing import iter_route_contexts
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
 
-from fedsys.deploy import _flower, gate, refusals
+from fedsys._flwr_private import set_task_identity, stamp
+from fedsys.deploy import _flower, gate, refusals, runtime, spare
+from fedsys.deploy._state import devices_of
 
 REPLACED = [
     ("flwr.superlink.cli.flower_superlink", "_parse_superlink_lifespan_config"),
@@ -101,14 +112,106 @@ def test_flowers_grid_is_asked_by_the_names_that_it_has():
 
 
 def test_objects_that_are_not_there_are_asked_for_again_as_soon_as_is_said():
-    pull = importlib.import_module("flwr.supercore.inflatable.inflatable_utils").pull_objects
+    utils = importlib.import_module("flwr.supercore.inflatable.inflatable_utils")
+    functions = (utils.pull_objects, utils.pull_and_inflate_object_from_tree)
+    before = [dict(function.__kwdefaults__) for function in functions]
 
-    assert {"initial_backoff", "backoff_cap"} <= pull.__kwdefaults__.keys()
+    try:
+        _flower.pull_after(0.25, 0.5)
+        now = [function.__kwdefaults__ for function in functions]
+        assert all(one["initial_backoff"] == 0.25 for one in now)
+        assert all(one["backoff_cap"] == 0.5 for one in now)
+    finally:
+        for function, defaults in zip(functions, before, strict=True):
+            function.__kwdefaults__.update(defaults)
 
 
-def test_messages_that_wait_are_in_the_table_that_is_looked_at():
-    models = importlib.import_module("flwr.supercore.state.schema.linkstate_models")
-    table = models.MessageIns.__table__
+def test_where_tasks_are_told_of_what_is_there_is_where_they_ask():
+    cli = importlib.import_module("flwr.supernode.cli.flower_supernode")
+    state = importlib.import_module("flwr.supernode.nodestate.in_memory_nodestate")
+    core = importlib.import_module("flwr.supercore.corestate.in_memory_corestate")
+    store = importlib.import_module("flwr.supercore.object_store.in_memory_object_store")
+    routes = importlib.import_module("flwr.supernode.main").create_app().routes
+    paths = {context.path for context in iter_route_contexts(routes)}
 
-    assert table.name == "message_ins"
-    assert {"dst_node_id", "delivered_at", "created_at", "ttl"} <= set(table.columns.keys())
+    assert "uvicorn.Config(" in inspect.getsource(cli)
+    assert state.InMemoryNodeState.create_task is core.InMemoryCoreState.create_task
+    assert callable(store.InMemoryObjectStore.put)
+    assert {runtime.ACQUIRE, runtime.PULL, *runtime.PUSHES} <= paths
+    assert {field.name for field in PullObjectResponse.DESCRIPTOR.fields} >= {
+        "object_found",
+        "object_available",
+    }
+
+
+def test_the_middleware_that_is_spared_is_about_those_paths_alone():
+    main = importlib.import_module("flwr.superlink.main")
+    every = main._get_middleware()
+    names = {getattr(one.cls, "__name__", "") for one in every}
+
+    assert spare.PREFIXES.keys() <= names
+    # What is not listed is about everything.
+    assert names - spare.PREFIXES.keys() == {"BaseHTTPMiddleware", "ProtobufTranslationMiddleware"}
+    for one in every:
+        if prefix := spare.PREFIXES.get(one.cls.__name__):
+            source = inspect.getsource(inspect.getmodule(one.cls))
+            assert f'"{prefix}"' in source
+    spared = spare.spared(every)
+    assert [one.kwargs["kind"] for one in spared] == [one.cls for one in every]
+
+
+OLD_ALEMBIC = pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")
+
+
+@pytest.fixture
+def state(tmp_path):
+    """A SuperLink's state in a file, and the devices of it as the gate sees them."""
+    loader = importlib.import_module("flwr.superlink.config_loader")
+    manager = loader.get_federation_manager(is_simulation=False)
+    _, factory = loader.get_objectstore_linkstate_factories(str(tmp_path / "state.db"), manager)
+    return factory.state(), devices_of(factory)
+
+
+def message_to(linkstate, run_id, node):
+    """Announce a message, as the ServerApp does; its pieces by number."""
+    message = Message(RecordDict({"c": ConfigRecord({"n": node})}), node, "train")
+    stamp(message, run_id=run_id, src_node_id=1, message_id="")
+    message.metadata.__dict__["_message_id"] = message.object_id
+    with no_object_id_recompute():
+        pieces = {k: v.deflate() for k, v in get_all_nested_objects(message).items()}
+        tree = get_object_tree(message)
+    session = linkstate.start_session(run_id)
+    message = remove_content_from_message(message)
+    assert linkstate.store_message_and_object_tree(message, tree, session)[0]
+    return session, pieces
+
+
+@OLD_ALEMBIC
+def test_a_device_is_told_of_a_message_when_all_of_it_is_there_and_once(state):
+    linkstate, devices = state
+    node = linkstate.create_node("aid", "name", b"key", 60)
+    linkstate.activate_node(node, 60)
+    constant = importlib.import_module("flwr.supercore.constant")
+    federation = constant.NOOP_FEDERATION_ID
+    kind = constant.TaskType.SERVER_APP
+    run_id = linkstate.create_run(None, None, "9f86d08", {}, federation, None, "aid", kind)
+    set_task_identity(run_id)
+    session, pieces = message_to(linkstate, run_id, node)
+
+    for name, content in pieces.items():
+        assert devices.with_news() == set()
+        assert linkstate.store_object(run_id, session, name, content)
+    assert devices.with_news() == {node}
+    assert linkstate.get_message_ins(node, 1)
+    assert devices.with_news() == set()
+
+
+@OLD_ALEMBIC
+def test_enrolled_devices_are_known_by_their_keys_and_revoked_ones_are_told(state):
+    linkstate, devices = state
+    nodes = {key: linkstate.create_node("aid", "name", key, 60) for key in (b"a", b"b")}
+
+    assert devices.enrolled() == nodes
+    linkstate.delete_node("aid", nodes[b"a"])
+    assert devices.enrolled() == {b"b": nodes[b"b"]}
+    assert devices.with_news() == {nodes[b"a"]}

@@ -10,7 +10,9 @@ import pytest
 import uvicorn
 
 from fedsys.deploy import gate
+from fedsys.deploy.bell import Bell
 from fedsys.deploy.children import free_port, listens
+from fedsys.deploy.runtime import News
 
 
 class Flower:
@@ -23,8 +25,9 @@ class Flower:
         self.alive, self.gone = [], []
         self.nodes = {b"enrolled": 7}
 
-    def with_work(self):
-        return {7} if self.bodies.get(gate.PULL) else set()
+    def with_news(self):
+        revoked = set() if self.nodes else {7}
+        return revoked | ({7} if self.bodies.get(gate.PULL) else set())
 
     async def __call__(self, scope, receive, send):
         body = (await receive())["body"]
@@ -67,11 +70,16 @@ def said():
 
 
 @pytest.fixture
-def outside(flower, serving, said):
+def news():
+    return News(Bell(), Bell(), Bell())
+
+
+@pytest.fixture
+def outside(flower, serving, said, news):
     devices = gate.Devices(
-        flower.nodes.get, flower.alive.append, flower.gone.append, flower.with_work
+        lambda: dict(flower.nodes), flower.alive.append, flower.gone.append, flower.with_news
     )
-    return serving(gate.FleetOnly(flower, devices, said.append))
+    return serving(gate.FleetOnly(flower, devices, said.append, news))
 
 
 ENROLLED = {"flwr-public-key": base64.b64encode(b"enrolled").decode()}
@@ -172,10 +180,11 @@ def test_what_flower_refuses_is_logged_as_well(flower, outside, said):
     assert "a false signature, or a clock that is off" in said[0]
 
 
-def test_a_question_for_work_is_kept_until_there_is_some(flower, outside):
+def test_a_question_for_work_is_kept_until_there_is_some(flower, outside, news):
     def give():
         time.sleep(0.6)
         flower.bodies[gate.PULL] = b"work"
+        news.work.ring()
 
     threading.Thread(target=give).start()
     begin_s = time.monotonic()
@@ -187,11 +196,7 @@ def test_a_question_for_work_is_kept_until_there_is_some(flower, outside):
     assert {body for _, body in flower.asked} == {b"me"}
 
 
-def test_a_device_that_is_revoked_while_its_question_is_kept_is_told_at_once(
-    flower, outside, said, monkeypatch
-):
-    monkeypatch.setattr(gate, "CHECK_S", 0.1)
-
+def test_a_device_that_is_revoked_while_its_question_is_kept_is_told_at_once(flower, outside, said):
     def revoke():
         time.sleep(0.3)
         flower.nodes.clear()
@@ -202,6 +207,29 @@ def test_a_device_that_is_revoked_while_its_question_is_kept_is_told_at_once(
 
     assert answer.status_code == 401
     assert "refused" in said[0]
+
+
+def test_work_that_nobody_told_of_is_found_as_well(flower, outside):
+    threading.Timer(0.3, flower.bodies.update, [{gate.PULL: b"work"}]).start()
+
+    assert httpx.post(outside + gate.PULL, headers=ENROLLED, timeout=10).content == b"work"
+
+
+def test_a_device_that_is_enrolled_is_soon_none_that_is_unknown(flower, outside, monkeypatch):
+    headers = {"flwr-public-key": base64.b64encode(b"new").decode()}
+    url = f"{outside}/v1/fleet/get-run"
+
+    assert httpx.post(url, headers=headers).status_code == 401
+    flower.nodes[b"new"] = 8
+    time.sleep(gate.UNKNOWN_S)
+    assert httpx.post(url, headers=headers).status_code == 200
+
+
+def test_what_a_device_has_sent_is_news_for_the_server(outside, news):
+    for path in (*gate.PUSHES, "/v1/fleet/pull-object"):
+        httpx.post(outside + path, headers=ENROLLED)
+
+    assert (news.replies.rung, news.work.rung) == (2, 0)
 
 
 def test_a_question_is_not_kept_longer_than_its_asker_waits(flower, outside, monkeypatch):

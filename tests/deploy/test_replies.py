@@ -1,5 +1,6 @@
 """Replies that come piece by piece, from a SuperLink that has only some of the pieces."""
 
+import time
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 
 from fedsys._flwr_private import set_task_identity, stamp
+from fedsys.clock import WallClock
 from fedsys.deploy._replies import MISSES, Replies
 
 
@@ -89,7 +91,7 @@ def replies(link, tmp_path):
     grid = SimpleNamespace(
         _runtime_client=link, node=Node(node_id=1), _run=SimpleNamespace(run_id=1)
     )
-    made = Replies(grid, tmp_path)
+    made = Replies(grid, WallClock(), tmp_path)
     made.begin()
     return made
 
@@ -114,6 +116,9 @@ def test_a_reply_that_is_under_way_keeps_nobody_waiting(link, replies):
     assert [one.metadata.reply_to_message_id for one in first] == ["quick"]
     assert again == []
     assert [one.metadata.reply_to_message_id for one in last] == ["slow"]
+    until_s = time.monotonic() + 5  # nobody waits for it
+    while len(link.confirmed) < 2 and time.monotonic() < until_s:
+        time.sleep(0.01)
     assert len(link.confirmed) == 2
 
 
