@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
-import uvicorn
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from flwr.app import Message
 from flwr.proto import control_pb2
@@ -282,12 +281,12 @@ def _told_of_tasks(node: Any) -> Callable[[float], None]:
     store = module("flwr.supercore.object_store.in_memory_object_store").InMemoryObjectStore
     state.create_task = _ringing(state.create_task, tasks)
     store.put = _ringing(store.put, pieces)
-    own = types.ModuleType("uvicorn")
+    own, plain = types.ModuleType("uvicorn"), node.uvicorn.Config
     own.__dict__.update(node.uvicorn.__dict__)
 
     def config(*, app: Any, **options: Any) -> Any:
         told = DeviceTasks(app, tasks=tasks, pieces=pieces, replies=replies)
-        return uvicorn.Config(app=told, **options)
+        return plain(app=told, **options)
 
     own.__dict__["Config"] = config
     node.uvicorn = own
