@@ -37,7 +37,7 @@ def compare_command(
         ),
     ] = "",
     entries: Annotated[
-        Path | None, typer.Option(help="File whose [[compare.entries]] hold for every scene.")
+        Path | None, typer.Option(help=r"File whose \[\[compare.entries]] hold for every scene.")
     ] = None,
     target: Annotated[
         str | None,

@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
 import fedsys
-from fedsys.cli.main import run
+from fedsys.cli.main import app, run
 
 
 def error_line(capsys, *arguments: str) -> str:
@@ -29,6 +31,29 @@ def test_no_command_shows_help(capsys):
     out = capsys.readouterr().out
     for command in ("simulate", "compare", "report", "list"):
         assert command in out
+
+
+def commands(command, name="fedsys"):
+    """Every command below this one, by its full name."""
+    if not isinstance(command, click.Group):
+        return {name: command}
+    below = (commands(sub, f"{name} {key}") for key, sub in command.commands.items())
+    return {key: found for some in below for key, found in some.items()}
+
+
+def test_every_argument_and_option_says_what_it_is():
+    mute = [
+        f"{name}: {parameter.name}"
+        for name, command in commands(typer.main.get_command(app)).items()
+        for parameter in command.params
+        if not parameter.help
+    ]
+    assert mute == []
+
+
+def test_help_shows_brackets_as_they_are(capsys):
+    assert run(["compare", "--help"]) == 0
+    assert "[[compare.entries]]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
