@@ -86,6 +86,11 @@ def _drawn(n: int, labels: I64 | None, config: Partition, rng: np.random.Generat
         )
     if config.kind == "dirichlet":
         return _dirichlet(labels, config, rng)
+    if config.shards_per_client > n:
+        raise ConfigError(
+            f"partition.shards_per_client: {config.shards_per_client} shards for each client but "
+            f"the data has {n} examples; set shards_per_client <= {n}"
+        )
     return _shards(labels, config, rng)
 
 
@@ -106,8 +111,9 @@ def _shards(labels: I64, config: Partition, rng: np.random.Generator) -> I64:
     count = config.clients * config.shards_per_client
     holder = rng.permutation(count) % config.clients
     owner = np.empty(len(labels), np.int64)
-    for client, shard in zip(holder, np.array_split(order, count), strict=True):
-        owner[shard] = client
+    sizes = np.full(count, len(order) // count)
+    sizes[: len(order) % count] += 1
+    owner[order] = np.repeat(holder, sizes)
     return owner
 
 

@@ -35,7 +35,7 @@ def test_every_example_has_one_owner_and_no_client_is_short(
         clients=clients,
         kind=kind,
         alpha=alpha,
-        shards_per_client=shards_per_client,
+        shards_per_client=min(shards_per_client, n),
         min_examples=min_examples,
     )
 
@@ -136,6 +136,12 @@ def test_a_user_with_too_few_examples_is_an_error_rather_than_a_mixed_client():
 
     with pytest.raises(ConfigError, match="set min_examples <= 1 or fewer clients than 2"):
         partition(31, None, users, Partition(clients=2, kind="user", min_examples=5), 1)
+
+
+def test_more_shards_for_each_client_than_examples_is_an_error_before_they_are_made():
+    config = Partition(clients=4, kind="shards", shards_per_client=10**12)
+    with pytest.raises(ConfigError, match="the data has 2000 examples; set shards_per_client <= 2"):
+        partition(2000, LABELS, None, config, 1)
 
 
 @pytest.mark.parametrize("kind", ["dirichlet", "shards"])
