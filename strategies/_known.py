@@ -38,9 +38,6 @@ class State:
     """(direction, codec) to the bytes of an update, or of the difference of two versions."""
     answered: Mapping[int, int] = field(default_factory=dict)
     """Node to the last round whose model it is known to hold."""
-    served: frozenset[int] = frozenset()
-    """Nodes that have had their turn in this cycle of groups."""
-    cycle: int = 0
     choice: Choice | None = None
     held_rounds: int = 0
     rounds: int = 0

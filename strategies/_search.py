@@ -1,7 +1,7 @@
 """The product rule: of all ways to run the next rounds, the one with the least rounds x seconds.
 
-A way is local steps, a codec for each direction, and how many groups take turns. Seconds are those
-of the slowest of a group: download + steps * step + upload, after the slow ones got less work.
+A way is local steps and a codec for each direction. Seconds are those of the slowest of a cohort:
+download + steps * step + upload, after the slow ones got less work.
 """
 
 import math
@@ -35,14 +35,12 @@ class Choice:
     local_steps: int
     up: Offer
     down: Offer
-    groups: int = 1
-    """Groups of nodes, fast ones and slow ones apart, that take turns: one a round."""
 
     def is_lighter_than(self, other: "Choice") -> bool:
         """Whether it is the same but for a codec that drops less."""
         mine, others = (self.up.bits, self.down.bits), (other.up.bits, other.down.bits)
-        same = (self.local_steps, self.groups) == (other.local_steps, other.groups)
-        return same and mine != others and mine[0] >= others[0] and mine[1] >= others[1]
+        same_steps = self.local_steps == other.local_steps
+        return same_steps and mine != others and mine[0] >= others[0] and mine[1] >= others[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +61,6 @@ class Cohort:
         step_s = np.array([max(MIN_STEP_S, step) for _, _, step in nodes])
         return cls(step_s, up[:, 0], up[:, 1], down[:, 0], down[:, 1])
 
-    def only(self, places: NDArray[np.intp]) -> "Cohort":
-        """The nodes at these places."""
-        parts = (self.step_s, self.up_floor_s, self.up_slope, self.down_floor_s, self.down_slope)
-        return Cohort(*(part[places] for part in parts))
-
     def upload_s(self, size_bytes: float | F64) -> F64:
         """Seconds of an upload by each node."""
         return self.up_floor_s + self.up_slope * size_bytes
@@ -82,7 +75,7 @@ Size = Callable[[Offer], float]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each node of a group is to do, arrays over them, and when it will be done."""
+    """What each node of a cohort is to do, arrays over them, and when it will be done."""
 
     steps: NDArray[np.int64]
     is_slow: NDArray[np.bool_]
@@ -98,23 +91,23 @@ class Work:
 
 
 def share_out(
-    choice: Choice, group: Cohort, down_s: F64, up_s: F64, hard_up_s: F64, *, equalise: bool
+    choice: Choice, cohort: Cohort, down_s: F64, up_s: F64, hard_up_s: F64, *, equalise: bool
 ) -> Work:
     """Less work for nodes that are slower than most.
 
     ``up_s`` and ``hard_up_s`` are uploads in the chosen and in a slow node's codec.
     """
-    alone_s = down_s + choice.local_steps * group.step_s + up_s
+    alone_s = down_s + choice.local_steps * cohort.step_s + up_s
     steps = np.full(len(alone_s), choice.local_steps, np.int64)
     limit_s = waited_s(alone_s)
     if not equalise or alone_s.max() <= 1.05 * limit_s:
         return Work(steps, np.zeros(len(alone_s), np.bool_), alone_s, alone_s)
     is_slow = alone_s > 1.05 * limit_s
     least = -(-choice.local_steps // LEAST_SHARE)
-    fitting = np.floor((limit_s - down_s - hard_up_s) / group.step_s)
+    fitting = np.floor((limit_s - down_s - hard_up_s) / cohort.step_s)
     fewer = np.clip(fitting, least, choice.local_steps).astype(np.int64)
     steps = np.where(is_slow, fewer, steps)
-    finish_s = np.where(is_slow, down_s + steps * group.step_s + hard_up_s, alone_s)
+    finish_s = np.where(is_slow, down_s + steps * cohort.step_s + hard_up_s, alone_s)
     return Work(steps, is_slow, finish_s, alone_s)
 
 
@@ -129,11 +122,6 @@ def harder(offer: Offer, hardest: int) -> Offer:
 def finer(offer: Offer) -> Offer:
     """The next lighter codec of the ladder."""
     return LADDER[max(0, LADDER.index(offer) - 1)]
-
-
-def by_speed(finish_s: F64) -> NDArray[np.int64]:
-    """A class of speed for each node; within one nobody is slower by more than a quarter."""
-    return np.floor(np.log(np.maximum(finish_s, 1e-9)) / math.log(1.25)).astype(np.int64)
 
 
 Knobs = Mapping[str, Sequence[object]]

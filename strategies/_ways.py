@@ -4,14 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedsys.rng import rng_for
 from fedsys.types import F64
 from strategies._base import Scene
 from strategies._known import State, received_whole
 from strategies._offers import LADDER, Offer
-from strategies._search import Choice, Cohort, Work, by_speed, climb, harder, share_out
+from strategies._search import Choice, Cohort, Work, climb, harder, share_out
 
 LOOK_ROUNDS = 4
 """Rounds in which the search begins from the middle, too; later on only where a link changed."""
@@ -24,7 +22,6 @@ class Limits:
     steps: tuple[int, ...]
     ups: tuple[Offer, ...]
     downs: tuple[Offer, ...]
-    groups: tuple[int, ...]
     equalise: bool
 
     def allow(self, choice: Choice) -> bool:
@@ -58,7 +55,6 @@ class Ways:
             "local_steps": limits.steps,
             "up": limits.ups,
             "down": limits.downs,
-            "groups": limits.groups,
         }
         steps, ups, downs = limits.steps, limits.ups, limits.downs
         middle = Choice(steps[len(steps) // 2], ups[len(ups) // 2], downs[len(downs) // 2])
@@ -70,63 +66,42 @@ class Ways:
     def score(self, choice: Choice) -> float:
         """One over the expected time to the target, in arbitrary units."""
         scene = self.scene
-        answering = len(self.cohort.step_s) * self.state.punctuality.answering
-        clients = answering / choice.groups
+        clients = len(self.cohort.step_s) * self.state.punctuality.answering
         rounds = self.state.progress.rounds(
             choice.local_steps,
             choice.up,
             choice.down,
             clients=clients,
             gap=len(scene.examples) / clients,
-            drawn=answering / len(scene.examples),
+            drawn=clients / len(scene.examples),
             feedback=scene.feedback,
         )
-        return 1 / (rounds * (self.round_s(choice) + self.state.punctuality.wait_s))
+        return 1 / (rounds * (self.work(choice).last_s + self.state.punctuality.wait_s))
 
-    def round_s(self, choice: Choice) -> float:
-        """Mean length of a round, over the groups that take turns."""
-        if choice.groups == 1:
-            return self.work(choice, self.cohort).last_s
-        order = np.argsort(by_speed(self.work(choice, self.cohort).alone_s), kind="stable")
-        groups = np.array_split(order, choice.groups)
-        lengths = [self.work(choice, self.cohort.only(places)).last_s for places in groups]
-        return sum(lengths) / len(lengths)
-
-    def work(self, choice: Choice, group: Cohort, sizes: F64 | None = None) -> Work:
-        """What each node of a group would do, and by when; ``sizes`` are those of its download."""
+    def work(self, choice: Choice, sizes: F64 | None = None) -> Work:
+        """What each node would do, and by when; ``sizes`` are those of its download."""
+        cohort = self.cohort
         down = self.down_bytes(choice) if sizes is None else sizes
         up, slow_up = self.up_bytes(choice.up), self.up_bytes(self.limits.slow(choice.up))
         return share_out(
             choice,
-            group,
-            group.download_s(down),
-            group.upload_s(up),
-            group.upload_s(slow_up),
+            cohort,
+            cohort.download_s(down),
+            cohort.upload_s(up),
+            cohort.upload_s(slow_up),
             equalise=self.limits.equalise,
         )
 
-    def turn(self, choice: Choice, nodes: Sequence[int]) -> NDArray[np.int64]:
-        """Places of the nodes whose turn it is: the fastest of those that had none this cycle."""
-        if choice.groups == 1:
-            return np.arange(len(nodes))
-        size = -(-len(nodes) // choice.groups)
-        served = self.state.served
-        left = np.array([at for at, node in enumerate(nodes) if node not in served])
-        speed = by_speed(self.work(choice, self.cohort).alone_s)
-        tie = rng_for(self.scene.seed, "turn", self.state.cycle).permutation(len(nodes))
-        order = left[np.lexsort((tie[left], speed[left]))]
-        return np.sort(order if len(order) < 1.5 * size else order[:size])
-
-    def reason(self, choice: Choice, group: Cohort, work: Work) -> str:
+    def reason(self, choice: Choice, work: Work) -> str:
         """The choice in words with figures."""
-        up_s = float(np.median(group.upload_s(self.up_bytes(choice.up))))
-        raw_s = float(np.median(group.upload_s(self.up_bytes(LADDER[0]))))
-        down_s = float(np.median(group.download_s(self.down_bytes(choice))))
+        cohort = self.cohort
+        up_s = float(np.median(cohort.upload_s(self.up_bytes(choice.up))))
+        raw_s = float(np.median(cohort.upload_s(self.up_bytes(LADDER[0]))))
+        down_s = float(np.median(cohort.download_s(self.down_bytes(choice))))
         progress = self.state.progress
-        turns = "" if choice.groups == 1 else f", {choice.groups} groups take turns"
         return (
             f"{choice.local_steps} steps (half as good as endless ones at "
-            f"{progress.reach_steps:.0f}), up {choice.up.spec}, down {choice.down.spec}{turns}; "
+            f"{progress.reach_steps:.0f}), up {choice.up.spec}, down {choice.down.spec}; "
             f"{down_s:.1f} s down and {up_s:.1f} s up of {work.last_s:.1f} s; {choice.up.spec} "
             f"saves {raw_s - up_s:.1f} s and drops {100 * progress.nmse(choice.up):.0f} %"
         )
@@ -143,7 +118,7 @@ class Ways:
         scene, state, whole = self.scene, self.state, received_whole(self.scene)
         if state.choice is None or choice.down.spec == "none":
             return whole
-        gap = len(scene.examples) * choice.groups / len(self.cohort.step_s)
+        gap = len(scene.examples) / len(self.cohort.step_s)
         return min(whole, gap * state.size(scene, "down", choice.down))
 
     def sizes_for(self, nodes: Sequence[int], choice: Choice, round_number: int) -> F64:

@@ -1,7 +1,7 @@
 """Our controller: each round spends its seconds where they buy the most progress.
 
 The rule is the product of rounds and seconds per round, as in NAC-FL (2023), taken over local
-steps, both codecs and the cohort together. Links, devices and the task's own way of learning are
+steps and both codecs together. Links, devices and the task's own way of learning are
 estimated from what replies took and said.
 """
 
@@ -27,9 +27,6 @@ GROWTH = 4
 """... and how many times the last number a later round may take, so that drift shows in time."""
 STEPS = tuple(dict.fromkeys(round(2 ** (k / 2)) for k in range(2, 25)))
 """Local steps to choose from. Of a single one it cannot be seen how fast the loss falls."""
-GROUPS = (1, 2, 3, 4)
-MOST_GROUPED = 256
-"""Nodes above which they are not sorted by speed: all must be known for that."""
 MAX_STRETCH = 2.0
 SPARE_S = 0.5
 """Added to every deadline: what replies take that has nothing to do with their size."""
@@ -37,7 +34,7 @@ SPARE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A choice, the nodes whose turn it is, and what each of them is to do."""
+    """A choice, the round's nodes, and what each of them is to do."""
 
     choice: Choice
     slow: Offer
@@ -49,7 +46,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """Choose local steps, codecs, cohort and deadline for the least rounds times seconds.
+    """Choose local steps, codecs and deadline for the least rounds times seconds.
 
     It measures goodput, step time, message sizes, losses, codec errors and how far updates agree;
     it is told nothing about the emulated links.
@@ -64,8 +61,6 @@ class Adaptive:
     """Off: every client trains one epoch."""
     choose_uplink: bool = True
     choose_downlink: bool = True
-    choose_cohort: bool = True
-    """Let groups of like speed take turns, where the file has everybody in every round."""
     equalise: bool = True
     """Give slow nodes less work, so that the others need not wait."""
     deadline: bool = True
@@ -128,11 +123,6 @@ class Adaptive:
         estimates, moved = state.estimates.seen(record.reports)
         loss = received_loss(record)
         accepted = [report.node_id for report in record.reports if report.accepted]
-        served, cycle = state.served, state.cycle
-        if found.choice.groups > 1:
-            served |= set(found.nodes)
-        if len(served) == len(scene.examples):
-            served, cycle = frozenset(), cycle + 1
         learned = State(
             estimates=estimates,
             progress=state.progress.seen(record),
@@ -143,8 +133,6 @@ class Adaptive:
             else state.punctuality,
             sizes=state.sizes_after(record),
             answered={**state.answered, **dict.fromkeys(accepted, record.round)},
-            served=served,
-            cycle=cycle,
             choice=found.choice,
             held_rounds=state.held_rounds + 1 if found.choice == state.choice else 1,
             rounds=state.rounds + 1,
@@ -168,12 +156,9 @@ class Adaptive:
         cohort = Cohort.of(state.estimates.of(nodes))
         ways = Ways(scene, state, cohort, self._limits(scene, state, nodes))
         choice, why = self._choose(state, ways)
-        turn = ways.turn(choice, nodes)
-        chosen = tuple(nodes[at] for at in turn.tolist())
-        group = cohort.only(turn)
-        work = ways.work(choice, group, ways.sizes_for(chosen, choice, round_number))
-        reason = f"{why}: {ways.reason(choice, group, work)}"
-        return Decision(choice, ways.limits.slow(choice.up), chosen, work, reason)
+        work = ways.work(choice, ways.sizes_for(nodes, choice, round_number))
+        reason = f"{why}: {ways.reason(choice, work)}"
+        return Decision(choice, ways.limits.slow(choice.up), nodes, work, reason)
 
     def _choose(self, state: State, ways: Ways) -> tuple[Choice, str]:
         """The best choice, or the last one where that promises hardly less; and why."""
@@ -195,13 +180,10 @@ class Adaptive:
 
     def _limits(self, scene: Scene, state: State, nodes: Sequence[int]) -> Limits:
         allowed = LADDER[: state.hardest + 1]
-        everybody = len(nodes) == len(scene.examples) <= MOST_GROUPED
-        grouped = self.choose_cohort and everybody and len(nodes) > 1 and state.rounds > 0
         return Limits(
             steps=self._steps(state, median_epoch(scene, nodes)),
             ups=allowed if self.choose_uplink else (_offer(scene.uplink),),
             downs=allowed if self.choose_downlink else (_offer(scene.downlink),),
-            groups=tuple(g for g in GROUPS if 2 * g <= len(nodes)) if grouped else GROUPS[:1],
             equalise=self.equalise,
         )
 

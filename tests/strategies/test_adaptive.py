@@ -235,18 +235,6 @@ def test_newcomers_that_get_the_whole_model_do_not_spoil_the_size_of_a_differenc
             assert size_bytes < 2.1 * BY_SPEC[spec].size_bytes(17_226, 2000)
 
 
-def test_groups_of_like_speed_take_turns_where_few_hold_up_the_others(world, scene, node):
-    def speeds(node_id):
-        return node(up_bps=3e2 if node_id > 12 else 1e7, down_bps=1e7)
-
-    watched = world(Adaptive(equalise=False), scene(16), speeds)
-    watched.run(24)
-    sizes = [len(plan.clients) for plan in watched.plans]
-    assert min(sizes) < 16
-    seen = [client.node_id for plan in watched.plans for client in plan.clients]
-    assert min(seen.count(node_id) for node_id in range(1, 17)) >= 3
-
-
 def test_the_step_is_stretched_less_the_smaller_the_part_that_takes_part(scene):
     controller = Adaptive()
     everybody, few = scene(16), scene(16, cohort=4)

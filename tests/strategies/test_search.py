@@ -15,7 +15,6 @@ from strategies._search import (
     WAIT_QUANTILE,
     Choice,
     Cohort,
-    by_speed,
     climb,
     finer,
     harder,
@@ -89,15 +88,6 @@ def test_without_equalising_all_do_the_same():
 def test_the_quantile_is_numpy_s(seconds):
     times = np.array(seconds)
     assert waited_s(times) == pytest.approx(np.quantile(times, WAIT_QUANTILE))
-
-
-def test_nodes_of_one_class_of_speed_are_within_a_quarter_of_each_other():
-    times = np.geomspace(0.1, 100, 200)
-    classes = by_speed(times)
-    assert (np.diff(classes) >= 0).all()
-    for one in set(classes.tolist()):
-        inside = times[classes == one]
-        assert inside.max() <= 1.25 * inside.min() * (1 + 1e-9)
 
 
 def test_the_climb_finds_the_top_of_a_hill_whose_knobs_act_apart():
