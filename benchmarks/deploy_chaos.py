@@ -1,20 +1,21 @@
 """A run under a hundred faults, against the same run without any.
 
-The run must come to its end by itself or by ``--resume``. What it then has must follow from its own
-records alone: the same rounds are computed once more in virtual time, with exactly those devices
-absent that the records call absent, and the model must be the same to the last bit. A round that
-was counted twice, an update that was added twice, or one that was lost and yet reported would show.
+The run must come to its end by itself, or by ``--resume`` where ``fedsys run`` was killed. What it
+then has must follow from its own records alone: the same rounds are computed once more in virtual
+time, with exactly those devices absent that the records call absent, and the model must be the same
+to the last bit. A round that was counted twice, an update that was added twice, or one that was
+lost and yet reported would show.
 """
 
 import json
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.deploy_faults import RUN_DISK, Chaos
+from benchmarks.deploy_faults import RUN_DISK, RUN_KILLED, Chaos
 from benchmarks.deploy_lab import Lab, lab
 from benchmarks.deploy_replay import accuracy_without_faults, replayed
 from benchmarks.deploy_rig import Row
@@ -78,7 +79,7 @@ def rows(quick: bool) -> Iterator[Row]:
             model = (run / "model.safetensors").read_bytes()
         for kind, count in sorted(chaos.counts.items()):
             yield Row(section=SECTION, name=kind, bound=None, measured=count)
-        yield from _rows(quick, chaos.total, resumes, end_round, records, result, model, balanced)
+        yield from _rows(quick, chaos.counts, resumes, end_round, records, result, model, balanced)
 
 
 def _run(lab: Lab, chaos: Chaos, quick: bool) -> tuple[int, int]:
@@ -146,7 +147,7 @@ def _is_balanced(lab: Lab) -> bool:
 
 def _rows(
     quick: bool,
-    total: int,
+    counts: Mapping[str, int],
     resumes: int,
     end_round: int,
     records: list[dict[str, Any]],
@@ -169,11 +170,12 @@ def _rows(
     def bar(name: str, bound: float, measured: float, *, at_least: bool = False) -> Row:
         return Row(section=SECTION, name=name, bound=bound, measured=measured, at_least=at_least)
 
+    total = sum(counts.values())
     yield bar("faults", QUICK_FAULTS // 2 if quick else 100, total, at_least=True)
     yield Row(
         section=SECTION,
-        name="times that 'fedsys run --resume' had to be said",
-        bound=None,
+        name="times that 'fedsys run --resume' had to be said; times that it was killed",
+        bound=counts.get(RUN_KILLED, 0),
         measured=resumes,
         note=f"{len(records)} rounds; updates used {sum(present)} of {DEVICES * len(records)}",
     )

@@ -6,14 +6,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.deploy_rig import ROOT, Row, experiment
-from benchmarks.deploy_task import bytes_of, hidden_for
 from fedsys.cli.execute import run_on
 from fedsys.config.load import parse_experiment
 from fedsys.deploy.children import free_port
@@ -25,19 +25,55 @@ from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import RoundRecord
 
 SECTION = "crowd"
-DEVICES, QUICK_DEVICES = 200, 20
-SMALL_BYTES = 30_000
-MODEL_BYTES, QUICK_MODEL_BYTES = 2_000_000, 1_000_000
-ROUNDS, QUICK_ROUNDS = 2, 2
-MAX_GROWTH_MODELS = 25.0
-"""What a process of the server may take more for the larger model, in models. With all updates of
-a round in memory it would be one for each device."""
+NAMES = ("ServerApp", "SuperLink")
+SMALL_BYTES, LARGE_BYTES, LARGEST_BYTES = 30_000, 2_000_000, 10_000_000
+MAX_DEVICE_MB = {"ServerApp": 0.2, "SuperLink": 1.0}
+"""What a device more may cost. It has two pieces of half a megabyte on their way; with its update
+in memory it would be a model."""
+MAX_MODELS = {"ServerApp": 15.0, "SuperLink": 2.0}
+"""What a larger model may cost, in models, where 20 devices send it. With all updates of a round in
+memory it would be 20 and more; the ServerApp evaluates it, adds up and writes checkpoints."""
 _WAIT_S = 600.0
+_RUN_S = 900.0
 _LOOK_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One run."""
+
+    devices: int
+    model_bytes: int
+    rounds: int
+
+    @property
+    def name(self) -> str:
+        """For rows."""
+        return f"{self.devices} devices, {self.model_bytes / 1e6:.2g} MB each way"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What became of it."""
+
+    stage: Stage
+    peak_bytes: Mapping[str, int]
+    records: Sequence[RoundRecord]
+
+
+STAGES = (
+    Stage(20, SMALL_BYTES, 3),
+    Stage(20, LARGE_BYTES, 3),
+    Stage(20, LARGEST_BYTES, 3),
+    Stage(100, LARGE_BYTES, 3),
+    Stage(200, SMALL_BYTES, 5),
+    Stage(200, LARGE_BYTES, 5),
+)
+QUICK_STAGES = (Stage(20, SMALL_BYTES, 2), Stage(20, LARGE_BYTES // 2, 2))
+
+
 class Peak:
-    """The largest resident memory of the server's processes while it is looked at."""
+    """The largest memory of the server's processes while it is looked at."""
 
     def __init__(self, home: ServerHome) -> None:
         self._home = home
@@ -60,51 +96,59 @@ class Peak:
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    """All devices with a small model, then with a large one."""
-    devices = QUICK_DEVICES if quick else DEVICES
-    rounds = QUICK_ROUNDS if quick else ROUNDS
-    sizes = [SMALL_BYTES, QUICK_MODEL_BYTES if quick else MODEL_BYTES]
-    model_bytes = [bytes_of(hidden_for(size_bytes)) for size_bytes in sizes]
-    (small, few), (large, records) = _measured(devices, model_bytes, rounds)
+    """One run after the other, by the same server and the same devices."""
+    found: list[Found] = []
+    for one in _found(QUICK_STAGES if quick else STAGES):
+        found.append(one)
+        yield from _stage_rows(one)
+    if quick:
+        return
+    at = {(one.stage.devices, one.stage.model_bytes): one.peak_bytes for one in found}
+    for name in NAMES:
+        few, many = at[20, LARGE_BYTES][name], at[200, LARGE_BYTES][name]
+        yield Row(
+            section=SECTION,
+            name=f"{name}: memory for each device from the 20th to the 200th",
+            bound=MAX_DEVICE_MB[name],
+            measured=max(0.0, (many - few) / 180 / 1e6),
+            unit="MB",
+            note=f"{few / 1e6:.0f} and {many / 1e6:.0f} MB",
+        )
+        large, largest = at[20, LARGE_BYTES][name], at[20, LARGEST_BYTES][name]
+        yield Row(
+            section=SECTION,
+            name=f"{name}: memory for a larger model, in models",
+            bound=MAX_MODELS[name],
+            measured=max(0.0, (largest - large) / (LARGEST_BYTES - LARGE_BYTES)),
+            note=f"{large / 1e6:.0f} and {largest / 1e6:.0f} MB",
+        )
+
+
+def _stage_rows(found: Found) -> Iterator[Row]:
+    stage = found.stage
+    used = sum(report.accepted for record in found.records for report in record.reports)
     yield Row(
         section=SECTION,
-        name=f"rounds of {devices} devices that were completed, of {2 * rounds}",
-        bound=2 * rounds,
-        measured=len(few) + len(records),
-        at_least=True,
-    )
-    used = sum(report.accepted for record in [*few, *records] for report in record.reports)
-    yield Row(
-        section=SECTION,
-        name="share of updates that were used",
+        name=f"{stage.name}: share of the updates of {stage.rounds} rounds that were used",
         bound=1,
-        measured=used / (devices * 2 * rounds),
+        measured=used / (stage.devices * stage.rounds),
         at_least=True,
     )
-    for name in ("ServerApp", "SuperLink"):
-        yield Row(
-            section=SECTION,
-            name=f"{name}: more memory for the larger model, in models",
-            bound=devices / 2 if quick else MAX_GROWTH_MODELS,
-            measured=(large[name] - small[name]) / (model_bytes[1] - model_bytes[0]),
-            note=f"{small[name] / 1e6:.0f} and {large[name] / 1e6:.0f} MB with models of "
-            f"{model_bytes[0] / 1e6:.2f} and {model_bytes[1] / 1e6:.1f} MB",
-        )
-    for size_bytes, found in zip(model_bytes, (few, records), strict=True):
-        yield Row(
-            section=SECTION,
-            name=f"seconds of a round of {devices}, {size_bytes / 1e6:.2f} MB each way",
-            bound=None,
-            measured=statistics.median(r.end_s - r.start_s for r in found[1:]),
-            unit="s",
-        )
+    lengths_s = [record.end_s - record.start_s for record in found.records[1:]]
+    memory = ", ".join(f"{name} {found.peak_bytes[name] / 1e6:.0f} MB" for name in NAMES)
+    yield Row(
+        section=SECTION,
+        name=f"{stage.name}: seconds of a round, median",
+        bound=None,
+        measured=statistics.median(lengths_s),
+        unit="s",
+        note=memory,
+    )
 
 
-def _measured(
-    devices: int, model_bytes: Sequence[int], rounds: int
-) -> list[tuple[dict[str, int], list[RoundRecord]]]:
-    """For each model, peak memory of each process, and the records of a run."""
-    found = []
+def _found(stages: Sequence[Stage]) -> Iterator[Found]:
+    """Run all stages."""
+    devices = max(stage.devices for stage in stages)
     with tempfile.TemporaryDirectory(prefix="fedsys-crowd-") as name:
         folder = Path(name)
         home = ServerHome.create(folder / "server", ["127.0.0.1"], free_port())
@@ -119,30 +163,34 @@ def _measured(
             # One that comes before the server knows it is refused, and Flower's client then ends.
             _device_process(own, folder / "devices.log", when=lambda: _known(home) == devices),
         ):
-            for size_bytes in model_bytes:
-                text = experiment(
-                    name="crowd",
-                    link="perfect",
-                    options={},
-                    model_bytes=size_bytes,
-                    clients=devices,
-                    rounds=rounds,
-                )
-                trial = parse_experiment(text, where="benchmark")
-                run = RunFolder.create(folder / f"run-{size_bytes}", trial, resume=False)
-                with Peak(home) as peak:
-                    done = run_on(
-                        home,
-                        trial,
-                        run,
-                        screen=Console(quiet=True),
-                        wait_s=_WAIT_S,
-                        min_nodes=None,
-                        quiet=True,
-                        stop=lambda: False,
-                    )
-                found.append((peak.bytes, done.records))
-    return found
+            for number, stage in enumerate(stages):
+                yield _run(home, stage, folder / f"run-{number}")
+
+
+def _run(home: ServerHome, stage: Stage, out: Path) -> Found:
+    text = experiment(
+        name="crowd",
+        link="perfect",
+        options={},
+        model_bytes=stage.model_bytes,
+        clients=stage.devices,
+        rounds=stage.rounds,
+    )
+    trial = parse_experiment(text, where="benchmark")
+    run = RunFolder.create(out, trial, resume=False)
+    until_s = time.monotonic() + _RUN_S
+    with Peak(home) as peak:
+        done = run_on(
+            home,
+            trial,
+            run,
+            screen=Console(quiet=True),
+            wait_s=_WAIT_S,
+            min_nodes=None,
+            quiet=True,
+            stop=lambda: time.monotonic() > until_s,
+        )
+    return Found(stage, peak.bytes, done.records)
 
 
 @contextmanager
@@ -177,24 +225,29 @@ def _known(home: ServerHome) -> int:
 
 
 def _memory(home: ServerHome) -> Iterator[tuple[str, int]]:
-    """(what, resident bytes) of the server's processes: the SuperLink, and the last nursery's."""
+    """(what, bytes) of the server's processes: the SuperLink, and the last nursery's.
+
+    Pages that processes share are counted in parts.
+    """
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            environment = (entry / "environ").read_bytes()
+            if str(home.path).encode() not in (entry / "environ").read_bytes():
+                continue
             line = (entry / "cmdline").read_bytes()
-            status = (entry / "status").read_text()
+            figures = _figures(entry / "status") | _figures(entry / "smaps_rollup")
         except OSError:
             continue
-        if str(home.path).encode() not in environment:
-            continue
-        figures = dict(one.split(":", 1) for one in status.splitlines() if ":" in one)
-        size_bytes = 1024 * int(figures.get("VmRSS", "0").split()[0])
+        size_bytes = 1024 * int(figures.get("Pss", "0").split()[0])
         if b"_process\0superlink" in line:
             yield "SuperLink", size_bytes
         elif b"_process\0nursery" in line and _is_fork(figures):
             yield "ServerApp", size_bytes
+
+
+def _figures(file: Path) -> dict[str, str]:
+    return dict(one.split(":", 1) for one in file.read_text().splitlines() if ":" in one)
 
 
 def _is_fork(figures: dict[str, str]) -> bool:

@@ -16,6 +16,7 @@ SLOW = "constant(up_bps=800, down_bps=800, delay_ms=50)"
 """A trickle that is never silent long enough for a time-out to see."""
 SKEWS_S = (-7200, -400, 30, 7200)
 RUN_DISK = "runs"
+RUN_KILLED = "'fedsys run' killed"
 _HELD_S = (1.0, 5.0)
 _FIND_S = 6.0
 
@@ -49,7 +50,7 @@ def faults() -> list[Fault]:
         Fault("proxy killed", 4, _proxy_killed, 20),
         Fault("ServerApp killed", 3, _serverapp_killed, 45),
         Fault("SuperLink killed", 3, _superlink_killed, 80),
-        Fault("'fedsys run' killed", 2, _run_killed, 60),
+        Fault(RUN_KILLED, 2, _run_killed, 60),
         Fault("device's clock off", 3, _skewed, 30, lambda lab: lab.has_clocks),
         Fault("device's disk full", 4, _disk_full, 15, lambda lab: bool(lab.disks)),
         Fault("server's disk full", 2, _run_disk_full, 60, lambda lab: RUN_DISK in lab.disks),

@@ -29,8 +29,8 @@ _EXPLAINED = {
     "waits for a poll: questions are kept until there is an answer, and what remains is work.",
     "crowd": "The devices are threads of one process: Flower's own client of the Fleet API, TLS "
     "and keys of their own, our ClientApp without a process for each task. The same devices and "
-    "server run a small model, then a large one, as float32 both ways. Memory is the largest "
-    "that was resident.",
+    "server run models of several sizes, as float32 both ways. Memory is the largest meanwhile, "
+    "where pages that processes share count in parts.",
     "chaos": "A server, a proxy, devices and `fedsys run`, each a command of its own; what is "
     "struck and when is drawn from a seed. Afterwards the run's rounds are computed once more in "
     "virtual time, with those devices absent in each round that its records call absent: a round "

@@ -15,7 +15,7 @@ from fedsys.cli.tables import check_writable, console, summary_table, write_json
 from fedsys.config.load import load_experiment
 from fedsys.config.schema import Experiment
 from fedsys.deploy.home import NodeEntry, ServerHome
-from fedsys.errors import DeployError
+from fedsys.errors import DeployError, FedsysError
 from fedsys.telemetry.comparison import Trial, compare, comparison_json
 from fedsys.telemetry.decisions import left_out_text
 from fedsys.telemetry.runfolder import RunFolder
@@ -111,7 +111,8 @@ def run_on(
 ) -> Trial:
     """Run to the end, or read the end of a run that is finished. DeployError where it fails.
 
-    A run whose processes on the server were ended from outside goes on from its last round.
+    A run whose processes on the server were ended from outside goes on from its last round, and so
+    does one that found the disk full, once there is room.
     """
     from fedsys.deploy.control import Control
     from fedsys.deploy.run import enrolled_for, follow, start_run, take_over
@@ -132,10 +133,10 @@ def run_on(
         on_round(record)
 
     least = min(min_nodes or len(entries), len(entries))
-    starts = _Starts(len(done), say)
+    starts = _Starts(len(done), say, stop)
     with Control.of(home) as control, progress:
         while True:
-            nodes = starts.nodes(control, entries, at_least=least, wait_s=wait_s, stop=stop)
+            nodes = starts.nodes(control, entries, at_least=least, wait_s=wait_s)
             with starts.again_if_broken_off(home, folder):
                 take_over(control, home, folder)
                 folder.truncate(len(_done(folder)))
@@ -145,18 +146,21 @@ def run_on(
                 ended = follow(control, starts.run_id, folder, on_round=told, stop=stop)
                 break
     trial = Trial(ended.records, ended.stopped_by or INTERRUPTED)
-    if trial.stopped_by != INTERRUPTED:
-        folder.finish()
-        write_report(folder.path / "report.html", compared(experiment, trial))
+    while trial.stopped_by != INTERRUPTED:
+        with starts.again_if_broken_off(home, folder):
+            folder.finish()
+            write_report(folder.path / "report.html", compared(experiment, trial))
+            break
     return trial
 
 
 class _Starts:
     """How often a run was begun, and whether it is once more."""
 
-    def __init__(self, rounds: int, say: Callable[[str], None]) -> None:
+    def __init__(self, rounds: int, say: Callable[[str], None], stop: Callable[[], bool]) -> None:
         self._rounds = rounds
         self._say = say
+        self._stop = stop
         self._count = 0
         self.run_id = 0
         """Flower's number of the last one; 0 before there is one."""
@@ -168,14 +172,13 @@ class _Starts:
         *,
         at_least: int,
         wait_s: float,
-        stop: Callable[[], bool],
     ) -> dict[int, NodeEntry]:
         """The devices to begin with; a run that goes on does not wait long for the last of them."""
         from fedsys.deploy.run import wait_for_nodes
 
         def wait(count: int, seconds: float) -> dict[int, NodeEntry]:
             return wait_for_nodes(
-                control, entries, at_least=count, wait_s=seconds, stop=stop, say=self._say
+                control, entries, at_least=count, wait_s=seconds, stop=self._stop, say=self._say
             )
 
         if self._count:
@@ -187,11 +190,14 @@ class _Starts:
     def again_if_broken_off(self, home: ServerHome, folder: RunFolder) -> Iterator[None]:
         """Swallow what is not the run's fault as long as rounds are added between two times."""
         from fedsys.deploy.control import NoAnswerError
-        from fedsys.deploy.run import BrokenOffError, is_taken_over
+        from fedsys.deploy.run import BrokenOffError, is_disk_full, is_taken_over, wait_for_room
 
         try:
             yield
-        except (BrokenOffError, NoAnswerError) as error:
+        except (FedsysError, OSError) as error:
+            is_full = is_disk_full(error)
+            if not (is_full or isinstance(error, BrokenOffError | NoAnswerError)):
+                raise
             if self.run_id and is_taken_over(home, folder, self.run_id):
                 raise DeployError(f"{folder.path}: another 'fedsys run' goes on with it") from error
             rounds = len(_done(folder))
@@ -199,6 +205,8 @@ class _Starts:
             self._rounds = rounds
             if self._count >= MAX_STARTS:
                 raise
+            if is_full:
+                wait_for_room(folder, stop=self._stop, say=self._say)
             self._say(f"{str(error).partition(';')[0]}; it goes on from there")
 
 

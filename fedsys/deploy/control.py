@@ -18,7 +18,7 @@ COMPLETED = "completed"
 
 
 class NoAnswerError(DeployError):
-    """The SuperLink is away: it is being started again, or has ended."""
+    """The SuperLink is away, or cannot answer: it is being started again, or has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _run_status(run_id: int, status: Any) -> RunStatus:
 
 
 def _fault(method: str, error: httpx.HTTPError) -> DeployError:
-    if isinstance(error, httpx.HTTPStatusError):
+    if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500:
         text = error.response.text[:300] or error.response.reason_phrase
         return DeployError(f"the SuperLink refused {method}: {text}")
     return NoAnswerError(f"the SuperLink does not answer ({method}): {error}")

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+from asyncio.sslproto import SSLProtocol
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -57,9 +58,11 @@ AGAIN_S = 0.2
 GIVEN_S = 120.0
 """Work that got lost on its way is sent again for so long."""
 MAX_BODY_BYTES = 64 << 20
+TLS_BUFFER_BYTES = 1 << 16
+"""Of each connection; asyncio's is four times as large, and a device has three connections."""
 IDLE_S = 60
 PUBLIC_KEY, SIGNATURE = b"flwr-public-key", b"flwr-signature"
-AT_ONCE = 16
+AT_ONCE = 8
 """Requests that Flower works on at once: each holds its body several times over."""
 SEEN_S = 320.0
 """Flower takes a signature that is up to 300 s old, or made up to 5 s ahead."""
@@ -275,6 +278,7 @@ def serve(
     for name in ("reload", "workers"):
         common.pop(name, None)
     host, port = public
+    SSLProtocol.max_size = TLS_BUFFER_BYTES
     news = News(Bell(), Bell(), Bell())
     inside = _Announcing(uvicorn.Config(AdminOnly(ServerTasks(app, news), token, _say), **common))
     outside = _Beside(

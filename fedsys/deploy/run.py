@@ -1,6 +1,9 @@
 """One run on a server, followed from outside: who takes part, how far it is, how it ended."""
 
+import errno
 import hashlib
+import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,12 +29,42 @@ SILENT_S = 300.0
 """A server that does not answer for so long is given up."""
 
 
+ROOM_WAIT_S = 3600.0
+"""How long a run waits for room on a full disk of the server."""
+SPARE_BYTES = 1 << 20
+"""What a round may need beside its checkpoint."""
 APP_FAILED = "ServerApp failed with exception"
 """How Flower begins to say that the program of a run has given up by itself."""
 
 
 class BrokenOffError(DeployError):
     """The run ended by no fault of its own: it can go on from its checkpoint at once."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a disk of the server was full, be it for this process or for the ServerApp."""
+    return os.strerror(errno.ENOSPC) in str(error)
+
+
+def wait_for_room(
+    folder: RunFolder, *, stop: Callable[[], bool], say: Callable[[str], None]
+) -> None:
+    """Return when there is room for another checkpoint.
+
+    Raises DeployError where there is none after ``ROOM_WAIT_S``, KeyboardInterrupt on ``stop``.
+    """
+    clock = WallClock()
+    until_s = clock.now_s() + ROOM_WAIT_S
+    files = [file for file in (folder.path / "checkpoint").glob("*") if file.is_file()]
+    needed = SPARE_BYTES + 2 * sum(file.stat().st_size for file in files)
+    text = f"the disk of {folder.path} is full; {needed / 1e6:.1f} MB are needed to go on"
+    say(text)
+    while shutil.disk_usage(folder.path).free < needed:
+        if stop():
+            raise KeyboardInterrupt
+        if clock.now_s() > until_s:
+            raise DeployError(text)
+        clock.sleep_s(LOOK_S)
 
 
 @dataclass(frozen=True, slots=True)

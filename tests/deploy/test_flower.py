@@ -3,6 +3,7 @@
 A new release of Flower that moves one of them fails here, not on a device.
 """
 
+import asyncio.sslproto
 import importlib
 import inspect
 import re
@@ -124,6 +125,14 @@ def test_objects_that_are_not_there_are_asked_for_again_as_soon_as_is_said():
     finally:
         for function, defaults in zip(functions, before, strict=True):
             function.__kwdefaults__.update(defaults)
+
+
+def test_what_is_spared_of_memory_is_there():
+    mixin = importlib.import_module("flwr.supercore.sql_mixin")
+
+    assert _flower.PRAGMAS.keys() <= dict(mixin.SQLITE_PRAGMAS).keys()
+    assert "in SQLITE_PRAGMAS:" in inspect.getsource(mixin._set_sqlite_pragmas)
+    assert "bytearray(self.max_size)" in inspect.getsource(asyncio.sslproto.SSLProtocol.__init__)
 
 
 def test_where_tasks_are_told_of_what_is_there_is_where_they_ask():
