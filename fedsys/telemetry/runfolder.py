@@ -6,6 +6,7 @@ goes into ``result.json``.
 
 import hashlib
 import json
+import os
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -61,6 +62,7 @@ class RunFolder:
         """
         if path.exists():
             _check_ours(path, experiment, resume)
+        _check_writable(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -182,6 +184,15 @@ def _check_ours(path: Path, experiment: Experiment, resume: bool) -> None:
     if not resume and names & {ROUNDS, RESULT, "checkpoint"}:
         state = "a finished run" if RESULT in names else "a run that has begun"
         raise ConfigError(f"{path}: holds {state}; use --resume or another run.name")
+
+
+def _check_writable(path: Path) -> None:
+    """Raise ConfigError where ``path``, or the nearest folder above it, takes no new files."""
+    absolute = path.absolute()
+    there = next(folder for folder in (absolute, *absolute.parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "may not be written to" if there.is_dir() else "is a file"
+        raise ConfigError(f"{path}: cannot be written: {there} {why}; choose another --out")
 
 
 def _first_difference(file: Path, experiment: Experiment) -> str:
