@@ -1,5 +1,6 @@
 """Bad input is one line that says what is allowed, exit code 2, and nothing left on the disk."""
 
+import os
 import subprocess
 import sys
 
@@ -42,7 +43,7 @@ BAD_SETTINGS = {
     "strategy.name=fedsys.clock:WallClock": "has no chooses_codecs, fednova, start, plan, observe",
     "strategy.options.local_epoch=2": "no option 'local_epoch'; did you mean 'local_epochs'?",
     "strategy.options.local_epochs=0": "local_epochs must be a whole number of 1 or more",
-    "network.link=4g": "no link '4g'",
+    "network.link=4g": "network: no link '4g'",
     "network.options.x=1": "no option 'x'",
     "network.dropout_fraction=2": "network.dropout_fraction: input should be less than 1",
     "devices.profile=toaster": "no device 'toaster'",
@@ -63,6 +64,8 @@ BAD_SETTINGS = {
     "run.seed=-1": "run.seed: input should be greater than or equal to 0",
     "server.nesterov=true": "server.nesterov has no effect without server.momentum",
     "training.lr": "expected key=value",
+    ".=3": "expected key=value",
+    "training..lr=3": "expected key=value",
 }
 
 
@@ -149,6 +152,41 @@ def test_a_file_that_is_no_experiment_is_refused(text, expected, capsys, place):
 def test_a_file_that_cannot_be_read_is_refused(path, expected, capsys, place):
     (place / "latin1.toml").write_bytes(b"# caf\xe9")
     assert expected in refusal(capsys, place, "simulate", path)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["simulate", "x.toml"],
+        ["compare", "x.toml", "--strategies", "fixed,adaptive"],
+        ["sweep", "x.toml", "training.lr=0.1,0.2", "--set", "run.target=0.9"],
+        ["ablate", "x.toml", "--set", "codec.uplink=int8"],
+    ],
+)
+def test_a_place_where_no_folder_can_be_made_is_refused_before_the_work(arguments, capsys, place):
+    line = refusal(capsys, place, *arguments, "--out", "x.toml/runs")
+    assert f"cannot be written: {place / 'x.toml'} is a file; choose another --out" in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("arguments", [["--out", "shut/runs"], ["--json", "shut/x.json"]])
+def test_a_folder_that_may_not_be_written_to_is_refused(arguments, capsys, place):
+    (place / "shut").mkdir(0o500)
+    assert "shut" in refusal(capsys, place, "simulate", "x.toml", *arguments)
+
+
+@pytest.mark.parametrize("option", ["--oracle-epochs=1", "--oracle-codecs=int8"])
+def test_the_grid_of_hindsight_is_refused_where_there_is_no_hindsight(option, capsys, place):
+    line = refusal(capsys, place, "compare", "x.toml", "--strategies", "fixed,adaptive", option)
+    assert f"{option.partition('=')[0]} has no effect without --oracle" in line
+
+
+def test_a_codec_of_the_grid_is_refused_by_the_name_of_its_option(capsys, place):
+    line = refusal(
+        capsys, place, "compare", "x.toml", "--strategies", "fixed,adaptive", "--target", "0.9",
+        "--oracle", "--oracle-codecs", "int8,zip",
+    )  # fmt: skip
+    assert "--oracle-codecs: no codec 'zip'; choose from" in line
 
 
 def test_a_missing_data_folder_is_refused_with_how_to_get_the_data(capsys, place):

@@ -46,8 +46,12 @@ def compare_command(
     oracle: Annotated[
         bool, typer.Option("--oracle", help="Also run what hindsight would have chosen.")
     ] = False,
-    oracle_epochs: Annotated[str, typer.Option(help="Local epochs of its grid.")] = EPOCHS,
-    oracle_codecs: Annotated[str, typer.Option(help="Codecs of its grid, both ways.")] = CODECS,
+    oracle_epochs: Annotated[
+        str | None, typer.Option(help=f"Local epochs of its grid; {EPOCHS} unless given.")
+    ] = None,
+    oracle_codecs: Annotated[
+        str | None, typer.Option(help=f"Codecs of its grid, both ways; {CODECS} unless given.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, overrides the files.")
     ] = None,
@@ -60,10 +64,13 @@ def compare_command(
     Runs that are finished are kept and reused; those that were stopped go on.
     """
     check_writable(json, "--json")
+    for option, value in (("epochs", oracle_epochs), ("codecs", oracle_codecs)):
+        if value is not None and not oracle:
+            raise ConfigError(f"--oracle-{option} has no effect without --oracle")
     goal, names = Goal.parse(target), [s.strip() for s in strategies.split(",") if s.strip()]
     settings = [*(set_ or []), *goal.settings()]
     scenes = load_scenes(files, settings, out, seeds=seeds, strategies=names, entries=entries)
-    grid = Grid.parse(oracle_epochs, oracle_codecs) if oracle else None
+    grid = Grid.parse(oracle_epochs or EPOCHS, oracle_codecs or CODECS) if oracle else None
     planned = {scene.name: grid.cells(scene) if grid else [] for scene in scenes}
     _check(scenes, goal, planned, with_oracle=oracle)
     with batch_of(workers) as batch:

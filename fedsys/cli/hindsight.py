@@ -7,6 +7,7 @@ from fedsys.cli.axes import split_values
 from fedsys.cli.batch import trials_of
 from fedsys.cli.cells import Cell, Variant, cells_of
 from fedsys.cli.scenes import Scene
+from fedsys.codecs._chain import parse
 from fedsys.errors import ConfigError
 from fedsys.telemetry.comparison import Comparison, Row, compare
 from fedsys.telemetry.hindsight import FIXED, TWO_PARTS, best_row, schedules
@@ -31,7 +32,13 @@ class Grid:
             raise ConfigError(
                 f"--oracle-epochs {epochs}: whole numbers of 1 or more, e.g. {EPOCHS}"
             )
-        return cls(tuple(map(int, numbers)), tuple(split_values(codecs)))
+        specs = split_values(codecs)
+        try:
+            for spec in specs:
+                parse(spec)
+        except ConfigError as error:
+            raise ConfigError(f"--oracle-codecs: {error}") from error
+        return cls(tuple(map(int, numbers)), tuple(specs))
 
     def plans(self) -> dict[str, tuple[int, str]]:
         """Label to epochs and codec."""

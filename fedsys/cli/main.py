@@ -90,7 +90,7 @@ def run(arguments: list[str] | None = None) -> int:
         code = 130
     if code == 130:
         print(
-            "fedsys: stopped; continue with --resume (compare: the same command again)",
+            "fedsys: stopped; continue with --resume (compare, sweep, ablate: without it)",
             file=sys.stderr,
         )
     return code

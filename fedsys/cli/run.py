@@ -48,7 +48,11 @@ def check_experiment(experiment: Experiment, *, data: bool = True) -> None:
     Without ``data`` task and device are not looked at: worker processes do so when they start.
     """
     check_choices(experiment)
-    link_for(experiment.network.link, experiment.network.options, experiment.run.seed, 1)
+    network = experiment.network
+    try:
+        link_for(network.link, network.options, experiment.run.seed, 1)
+    except ConfigError as error:
+        raise ConfigError(f"network: {error}") from error
     device_for(experiment.devices.profile, experiment.devices.options, experiment.run.seed, 1)
     if data:
         # Imported here: a run with worker processes does without torch in this one.

@@ -1,6 +1,7 @@
 """Tables and JSON files that the commands leave for people and for programs."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,12 @@ def scenes_table(scenes: Scenes) -> Table:
 
 def check_writable(path: Path | None, option: str) -> None:
     """Raise ConfigError before any work where the result could not be written afterwards."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+    if path is None:
+        return
+    if path.is_dir() or not path.absolute().parent.is_dir():
         raise ConfigError(f"{option} {path}: not a file in a folder that exists")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise ConfigError(f"{option} {path}: may not be written")
 
 
 def write_json(path: Path | None, content: Mapping[str, Any]) -> None:

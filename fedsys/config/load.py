@@ -68,7 +68,7 @@ def _plain(experiment: Experiment) -> dict[str, Any]:
 
 def _split(setting: str) -> tuple[str, Any]:
     key, equals, value = setting.partition("=")
-    if not equals or not key.strip():
+    if not equals or not all(part.strip() for part in key.split(".")):
         raise ConfigError(f"--set {setting}: expected key=value, e.g. training.lr=0.05")
     return key.strip(), _toml_value(value.strip())
 
