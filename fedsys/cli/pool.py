@@ -41,7 +41,8 @@ def run_cells(
 ) -> dict[Path, str]:
     """Run all cells, the longest first, ``workers`` at a time; returns the faults by folder.
 
-    After ``stop()`` no further cell starts, and running ones are waited for.
+    After ``stop()`` no further cell starts, and running ones are waited for; KeyboardInterrupt
+    ends them where they are.
     """
     faults: dict[Path, str] = {}
 
@@ -52,7 +53,13 @@ def run_cells(
 
     def drain(queue: deque[Cell], width: int) -> list[Cell]:
         with start_pool() as pool:
-            return _drain(pool, work, queue, width, finish, on_tick, stop)
+            try:
+                return _drain(pool, work, queue, width, finish, on_tick, stop)
+            except KeyboardInterrupt:
+                # The end of the block waits for all that runs, which may take minutes.
+                for process in multiprocessing.active_children():
+                    process.terminate()
+                raise
 
     queue = deque(sorted(cells, key=lambda cell: cell.expected_cost, reverse=True))
     suspects: list[Cell] = []
@@ -119,10 +126,6 @@ def process_pools(workers: int, stop: Event) -> Iterator[Callable[[], Executor]]
     context = multiprocessing.get_context("spawn")
     try:
         yield lambda: ProcessPoolExecutor(workers, context, _enter_worker, (stop,))
-    except KeyboardInterrupt:
-        for process in multiprocessing.active_children():
-            process.terminate()
-        raise
     finally:
         for name, value in before.items():
             if value is None:

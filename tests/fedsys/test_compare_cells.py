@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import textwrap
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -256,12 +257,15 @@ def test_the_longest_expected_cell_starts_first(tmp_path):
 def work_module(tmp_path, monkeypatch):
     """A module that worker processes can import."""
     source = """
-    import os, signal
+    import os, signal, time
     from pathlib import Path
 
     def work(cell):
         if cell.label == "killer":
             os.kill(os.getpid(), signal.SIGKILL)
+        if cell.label == "sleeper":
+            (cell.path.parent / "asleep").touch()
+            time.sleep(90)
         ignores_interrupt = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
         return f"{os.environ['OMP_NUM_THREADS']} {ignores_interrupt}"
     """
@@ -292,6 +296,32 @@ def test_a_process_that_dies_takes_only_its_own_cell_along(tmp_path, work_module
     assert by_name["killer-5"].startswith("its process died")
     assert by_name["good-5"] == "1 True"
     assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_a_second_ctrl_c_does_not_wait_for_what_runs(tmp_path, work_module):
+    experiment = with_settings(EXPERIMENT, {"compare.entries": [{"label": "sleeper"}]}, "test")
+    cells = plan(tmp_path, experiment, seeds=1)
+    cells[0].path.parent.mkdir()
+    began_s = []
+
+    def interrupt_once_it_sleeps(running):
+        if (cells[0].path.parent / "asleep").exists():
+            began_s.append(time.monotonic())
+            raise KeyboardInterrupt
+
+    event = multiprocessing.get_context("spawn").Event()
+    with pytest.raises(KeyboardInterrupt), process_pools(1, event) as start_pool:
+        run_cells(
+            cells,
+            work_module.work,
+            start_pool,
+            workers=1,
+            on_tick=interrupt_once_it_sleeps,
+            on_done=lambda cell, fault: None,
+            stop=lambda: False,
+        )
+    assert time.monotonic() - began_s[0] < 45
+    assert multiprocessing.active_children() == []
 
 
 def test_interrupted_runs_can_be_reported(tmp_path):
