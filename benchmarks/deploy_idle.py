@@ -1,15 +1,12 @@
 """What a device costs while nothing is to be done, and what an exchange costs with little in it."""
 
-import datetime
-import re
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from pathlib import Path
 
 from benchmarks.deploy_fleet import Federation, Real, federation
 from benchmarks.deploy_rig import Row, experiment
+from benchmarks.deploy_stages import STAGES, stages_s
 
 SECTION = "idle"
 DEVICES = 2
@@ -20,10 +17,6 @@ MAX_IDLE_MB_A_DAY = 5.0
 MAX_EXCHANGE_S = 0.5
 ROUNDS, QUICK_ROUNDS = 30, 8
 MODEL_BYTES = 3_000
-STEPS = ("Receiving: ", "Received successfully", "Sending: ", "Sent successfully")
-STAGES = ("fetched by the device", "process, data, training, result", "sent by the device")
-"""What is between two of the steps that a device logs."""
-_STAMP = re.compile(r"(\S+ \S+) (.*)")
 
 
 def rows(quick: bool) -> Iterator[Row]:
@@ -39,7 +32,7 @@ def rows(quick: bool) -> Iterator[Row]:
                 rounds=QUICK_ROUNDS if quick else ROUNDS,
             )
         )
-        stages_s = _stages_s(devices.folder)
+        found_s = stages_s(devices.folder, skip=1)
         idle_mb = _idle_mb_a_day(devices, QUICK_IDLE_S if quick else IDLE_S)
     yield Row(
         section=SECTION,
@@ -48,10 +41,10 @@ def rows(quick: bool) -> Iterator[Row]:
         measured=idle_mb,
         unit="MB",
     )
-    yield from _exchange_rows(real, stages_s)
+    yield from _exchange_rows(real, found_s)
 
 
-def _exchange_rows(real: Real, stages_s: Sequence[Sequence[float]]) -> Iterator[Row]:
+def _exchange_rows(real: Real, found_s: Sequence[Sequence[float]]) -> Iterator[Row]:
     exchange_s = [
         report.arrival_s - report.train_s
         for record in real.records[1:]
@@ -67,7 +60,7 @@ def _exchange_rows(real: Real, stages_s: Sequence[Sequence[float]]) -> Iterator[
         unit="s",
         note=f"{min(exchange_s):.2f} to {max(exchange_s):.2f} s, {len(exchange_s)} exchanges",
     )
-    medians_s = [statistics.median(one) for one in zip(*stages_s, strict=True)]
+    medians_s = [statistics.median(one) for one in zip(*found_s, strict=True)]
     for name, stage_s in zip(STAGES, medians_s, strict=True):
         yield _told(f"of it: {name}", stage_s)
     # What one waits for is told when it is there, so that this is work and the pauses in it.
@@ -76,22 +69,6 @@ def _exchange_rows(real: Real, stages_s: Sequence[Sequence[float]]) -> Iterator[
 
 def _told(name: str, seconds: float) -> Row:
     return Row(section=SECTION, name=name, bound=None, measured=seconds, unit="s")
-
-
-def _stages_s(folder: Path) -> list[list[float]]:
-    """Seconds of each stage of all exchanges but each device's first, by its log."""
-    found = []
-    for file in folder.glob("node-*/supernode.log"):
-        lines = [_STAMP.match(line) for line in file.read_text().splitlines()]
-        steps = [
-            datetime.datetime.fromisoformat(match[1])
-            for match in lines
-            if match and any(step in match[2] for step in STEPS)
-        ]
-        for begin in range(len(STEPS), len(steps) - len(STEPS) + 1, len(STEPS)):
-            times = steps[begin : begin + len(STEPS)]
-            found.append([(b - a).total_seconds() for a, b in pairwise(times)])
-    return found
 
 
 def _idle_mb_a_day(devices: Federation, seconds: float) -> float:
