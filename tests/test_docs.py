@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
+from fedsys.cli.main import app
 from fedsys.cli.run import check_experiment
 from fedsys.config.load import load_experiment
 
@@ -14,6 +17,15 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
     r"^## A (codec|strategy|link|task)[^\n]*\n.*?```python\n(.*?)```", re.DOTALL | re.MULTILINE
 )
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND = re.compile(r"^(?:\.venv/bin/)?fedsys ((?:[^\n]*\\\n)*[^\n]*)", re.MULTILINE)
+SHELL = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+SHOWN = [
+    (page, line)
+    for page in PAGES
+    for block in SHELL.findall(page.read_text())
+    for line in COMMAND.findall(block)
+]
 CLASSES = {
     "codec": "StochasticSign",
     "strategy": "WarmUp",
@@ -69,3 +81,17 @@ def test_every_example_is_a_valid_experiment_with_distinct_entries(path):
     assert len(set(labels)) == len(labels)
     if experiment.task.name == "digits":
         check_experiment(experiment)
+
+
+@pytest.mark.parametrize(("page", "line"), SHOWN, ids=[f"{p.name}: {line}" for p, line in SHOWN])
+def test_a_command_that_is_shown_exists_with_these_options(page, line):
+    command = typer.main.get_command(app)
+    words = line.partition(" -- ")[0].partition("#")[0].replace("\\\n", " ").split()
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    known = {name for parameter in command.params for name in parameter.opts} | {"--help", "-h"}
+    assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known
+
+
+def test_commands_are_shown_on_many_pages():
+    assert len(SHOWN) > 30
