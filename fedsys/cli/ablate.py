@@ -8,7 +8,7 @@ import typer
 
 from fedsys.cli.batch import Batch, batch_of, check_cells, report_faults, trials_of
 from fedsys.cli.cells import Cell, Variant, cells_of
-from fedsys.cli.tables import check_writable, comparison_table, console, write_json
+from fedsys.cli.tables import check_writable, comparison_table, console, save_json, write_json
 from fedsys.config.load import load_experiment
 from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
@@ -113,7 +113,7 @@ def run_ablation(
 
         content = comparison_json(comparison, lines)
         write_report(folder / "report.html", comparison)
-        write_json(folder / "comparison.json", content)
+        save_json(folder / "comparison.json", content)
         write_json(json, content)
         screen.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     report_faults(screen, faults)

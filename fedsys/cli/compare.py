@@ -13,7 +13,14 @@ from fedsys.cli.batch import Batch, batch_of, check_cells, report_faults, trials
 from fedsys.cli.cells import Cell
 from fedsys.cli.hindsight import CODECS, EPOCHS, Grid, grid_rows, oracles
 from fedsys.cli.scenes import Goal, Scene, load_scenes
-from fedsys.cli.tables import check_writable, comparison_table, console, scenes_table, write_json
+from fedsys.cli.tables import (
+    check_writable,
+    comparison_table,
+    console,
+    save_json,
+    scenes_table,
+    write_json,
+)
 from fedsys.errors import ConfigError
 from fedsys.telemetry.comparison import Comparison, compare, comparison_json
 from fedsys.telemetry.scenes import Scenes, scenes_json
@@ -151,7 +158,7 @@ def _publish(
     verdicts = {name: verdict(comparison) for name, comparison in found.items()}
     for name, comparison in found.items():
         write_report(folders[name] / PAGE, comparison)
-        write_json(folders[name] / COMPARISON, comparison_json(comparison, verdicts[name]))
+        save_json(folders[name] / COMPARISON, comparison_json(comparison, verdicts[name]))
     if len(scenes) == 1:
         for name, comparison in found.items():
             screen.print(comparison_table(comparison))
@@ -173,7 +180,7 @@ def _publish(
     for line in lines:
         screen.print(line)
     content = scenes_json(whole, [verdicts[name] for name in found], lines)
-    write_json(out / SCENES, content)
+    save_json(out / SCENES, content)
     write_json(json, content)
     page = out / "scenes.html"
     write_scenes_report(page, whole, {name: f"{name}/{PAGE}" for name in found})

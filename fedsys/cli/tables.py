@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedsys.errors import ConfigError
+from fedsys.telemetry.atomic import write_atomic
 from fedsys.telemetry.comparison import MEASURES, Comparison
 from fedsys.telemetry.figures import MISSING, cost_text, final_text, number, percent, ratio_text
 from fedsys.telemetry.scenes import Scenes
@@ -112,9 +113,18 @@ def write_json(path: Path | None, content: Mapping[str, Any]) -> None:
     if path is None:
         return
     try:
-        path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_bytes(_json_bytes(content))
     except OSError as error:
         raise ConfigError(f"--json {path}: cannot be written: {error.strerror}") from error
+
+
+def save_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a file beside the runs, which ``fedsys report`` reads: the old one or the new one."""
+    write_atomic(path, _json_bytes(content))
+
+
+def _json_bytes(content: Mapping[str, Any]) -> bytes:
+    return f"{json.dumps(content, indent=2, allow_nan=False)}\n".encode()
 
 
 def _cost_cells(cost: Cost) -> list[str]:

@@ -18,7 +18,7 @@ from fedsys.cli.execution import INTERRUPTED
 from fedsys.cli.pool import process_pools, run_cells
 from fedsys.cli.report import read_comparison
 from fedsys.cli.scenes import Scene
-from fedsys.cli.tables import console
+from fedsys.cli.tables import console, save_json
 from fedsys.config.load import parse_experiment, with_settings
 from fedsys.errors import ConfigError
 from fedsys.telemetry.runfolder import RunFolder
@@ -296,6 +296,16 @@ def test_a_process_that_dies_takes_only_its_own_cell_along(tmp_path, work_module
     assert by_name["killer-5"].startswith("its process died")
     assert by_name["good-5"] == "1 True"
     assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_the_table_beside_the_runs_is_replaced_in_one_step(tmp_path):
+    path = tmp_path / "comparison.json"
+    save_json(path, {"rows": [1]})
+    with path.open() as reader:
+        save_json(path, {"rows": [2, 3]})
+        assert json.load(reader) == {"rows": [1]}
+    assert json.loads(path.read_text()) == {"rows": [2, 3]}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_second_ctrl_c_does_not_wait_for_what_runs(tmp_path, work_module):
