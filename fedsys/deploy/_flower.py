@@ -274,7 +274,11 @@ def supernode(settings: Settings) -> None:
     signing = quiet(fleet.NodeAuthHttpInterceptor, _beat, clock)
     fleet.NodeAuthHttpInterceptor = explained(signing)
     _lasting_connections(settings["address"])
-    _start_tasks(port, secret, None, ["clients.client_app"])
+    state = module("flwr.supernode.nodestate.in_memory_nodestate").InMemoryNodeState
+    # Called once connected; one that is refused need not import all that tasks need.
+    state.set_node_id = _followed(
+        state.set_node_id, lambda: _start_tasks(port, secret, None, ["clients.client_app"])
+    )
     node.flower_supernode()
     print("the SuperNode's loop has ended", flush=True)
     os._exit(1)
@@ -288,8 +292,8 @@ def _told_of_tasks(node: Any) -> Callable[[float], None]:
     tasks, pieces, replies = Bell(), Bell(), Bell()
     state = module("flwr.supercore.corestate.in_memory_corestate").InMemoryCoreState
     store = module("flwr.supercore.object_store.in_memory_object_store").InMemoryObjectStore
-    state.create_task = _ringing(state.create_task, tasks)
-    store.put = _ringing(store.put, pieces)
+    state.create_task = _followed(state.create_task, tasks.ring)
+    store.put = _followed(store.put, pieces.ring)
     own, plain = types.ModuleType("uvicorn"), node.uvicorn.Config
     own.__dict__.update(node.uvicorn.__dict__)
 
@@ -309,12 +313,12 @@ def _told_of_tasks(node: Any) -> Callable[[float], None]:
     return sleep
 
 
-def _ringing(method: Callable[..., Any], bell: Bell) -> Callable[..., Any]:
-    """``method``, followed by the bell."""
+def _followed(method: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
+    """``method``, and ``then``."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         found = method(*args, **kwargs)
-        bell.ring()
+        then()
         return found
 
     return wrapped

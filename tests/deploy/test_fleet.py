@@ -9,6 +9,8 @@ import stat
 import pytest
 
 from fedsys.deploy.enrolment import Enrolment
+from fedsys.deploy.home import ServerHome
+from fedsys.deploy.pace import Pace
 from fedsys.deploy.pki import make_authority, make_node_key
 from fedsys.telemetry.runfolder import RunFolder
 
@@ -21,6 +23,8 @@ def test_an_experiment_on_real_devices_and_strangers_at_the_door(fleet):
     for name in ("a", "b"):
         fleet.join(name)
     _send_strangers(fleet)
+    simulated = ("simulate", "e.toml", "--out", "simulated", "--workers", "1", "--quiet")
+    fleet.start("simulated", *simulated)
 
     done = fleet.run("--json", "result.json")
 
@@ -62,16 +66,17 @@ def _check_the_door_is_closed_to_the_revoked(fleet):
 
 def _check_it_is_the_simulated_model(fleet, folder):
     """The same cohort, steps, codec and order of sums give the same bits, on whatever network."""
-    done = fleet.fedsys("simulate", "e.toml", "--out", "simulated", "--workers", "1", "--quiet")
-    assert done.returncode == 0, done.stderr
+    assert fleet._running["simulated"].wait(60) == 0, fleet.said("simulated")
     simulated = RunFolder.open(fleet.folder / "simulated" / "real-1")
     assert simulated.result()["model_sha256"] == folder.result()["model_sha256"]
 
 
 def _send_strangers(fleet):
     """One who trusts another CA, and one whose key nobody knows."""
+    home = ServerHome.open(fleet.folder / "srv")
     for name in ("false-ca", "false-key"):
-        assert fleet.fedsys("server", "enroll", "srv", name, "--link", "lan").returncode == 0
+        made = home.enrol(name, link="lan", pace=Pace(), address=f"127.0.0.1:{fleet.port}")
+        made.save(fleet.folder / f"{name}.enrolment")
     path = fleet.folder / "false-ca.enrolment"
     other = make_authority("x", datetime.datetime.now(datetime.UTC)).certificate
     _rewrite(path, authority=other)

@@ -146,6 +146,8 @@ def test_where_tasks_are_told_of_what_is_there_is_where_they_ask():
     assert "uvicorn.Config(" in inspect.getsource(cli)
     assert state.InMemoryNodeState.create_task is core.InMemoryCoreState.create_task
     assert callable(store.InMemoryObjectStore.put)
+    loop = inspect.getsource(importlib.import_module("flwr.supernode.start_client_internal"))
+    assert loop.count("state.set_node_id(node_id)") == 1
     assert {runtime.ACQUIRE, runtime.PULL, *runtime.PUSHES} <= paths
     assert {field.name for field in PullObjectResponse.DESCRIPTOR.fields} >= {
         "object_found",
