@@ -120,6 +120,12 @@ def test_a_bad_setting_is_refused_by_compare(setting, capsys, place):
     assert BAD_SETTINGS[setting] in line
 
 
+def test_a_momentum_that_nobody_would_use_is_refused(capsys, place):
+    settings = ("--set", "training.optimizer=adamw", "--set", "training.momentum=0.9")
+    line = refusal(capsys, place, "simulate", "x.toml", *settings)
+    assert "training: momentum is for optimizer = 'sgd'; adamw has its own" in line
+
+
 @pytest.mark.parametrize("fraction", ["0", "2", "-0.1", "nan"])
 def test_a_fraction_outside_of_zero_to_one_is_refused(fraction, capsys, place):
     (place / "x.toml").write_text(TEXT.replace("cohort.size = 2", ""))

@@ -71,6 +71,7 @@ class Training(Section):
     lr: Positive = 0.1
     optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of sgd; adamw has its own."""
     weight_decay: NonNegative = 0.0
     proximal_mu: NonNegative = 0.0
     """FedProx (Li et al. 2020): mu/2 |w - w_received|^2 is added to the loss; 0 switches it off."""
@@ -89,6 +90,12 @@ class Training(Section):
     """Change inputs at random where the task says how."""
     stage_times: bool = False
     """Replies say how long loading, gathering and computing took; costs bytes."""
+
+    @model_validator(mode="after")
+    def _momentum_of_sgd(self) -> "Training":
+        if self.optimizer != "sgd" and self.momentum:
+            raise ValueError(f"momentum is for optimizer = 'sgd'; {self.optimizer} has its own")
+        return self
 
 
 class CodecConfig(Section):
