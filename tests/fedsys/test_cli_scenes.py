@@ -251,7 +251,7 @@ BAD = {
         "--oracle",
         "--oracle-codecs",
         "none,zip",
-    ): "quick: codec.uplink: no codec 'zip'",
+    ): "--oracle-codecs: no codec 'zip'",
     (
         "compare",
         "scenes",
