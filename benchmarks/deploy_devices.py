@@ -26,7 +26,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from clients.client_app import app
-from fedsys.deploy._flower import pull_after
+from fedsys.clock import WallClock
+from fedsys.deploy._flower import speak_as_a_device
 from fedsys.deploy.enrolment import Enrolment
 
 
@@ -97,11 +98,12 @@ class Device:
 def main() -> None:
     """All devices of a folder."""
     torch.set_num_threads(1)
-    pull_after(0.3, 3.0)
+    enrolments = [Enrolment.load(file) for file in sorted(Path(sys.argv[1]).glob("*.enrolment"))]
+    speak_as_a_device(enrolments[0].address, WallClock())
     training = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="fedsys-devices-") as state:
-        for file in sorted(Path(sys.argv[1]).glob("*.enrolment")):
-            device = Device(Enrolment.load(file), Path(state), training)
+        for enrolment in enrolments:
+            device = Device(enrolment, Path(state), training)
             threading.Thread(target=device.serve, daemon=True).start()
         while os.read(0, 1 << 10):
             pass

@@ -25,9 +25,12 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+from fedsys.clock import WallClock
 from fedsys.deploy._process import Settings, end_soon, start
 from fedsys.deploy.bell import Bell
 from fedsys.deploy.handshake import proxy_for
+from fedsys.deploy.quiet import quiet
+from fedsys.deploy.refusals import explained
 from fedsys.deploy.runtime import REPLIES, DeviceTasks
 from fedsys.deploy.spare import spared
 from fedsys.errors import DeployError
@@ -236,12 +239,7 @@ def supernode(settings: Settings) -> None:
     there is an answer, so there is no need to. Flower's own process stays, idle, when the loop
     that asks has ended: here it ends, and the supervisor starts another.
     """
-    from fedsys.clock import WallClock
-    from fedsys.deploy.quiet import quiet
-    from fedsys.deploy.refusals import explained
-
     node = module("flwr.supernode.cli.flower_supernode")
-    fleet = module("flwr.supernode.fleet_http_connection")
     loop = module("flwr.supernode.start_client_internal")
     key = cast(Any, load_ssh_private_key(settings["private_key"].encode(), None))
     secret, port = secrets.token_bytes(32), int(settings["runtime_port"])
@@ -269,11 +267,7 @@ def supernode(settings: Settings) -> None:
     node._parse_supernode_lifespan_config = lambda: config
     clock = WallClock()
     loop.time = types.SimpleNamespace(sleep=_told_of_tasks(node))
-    # Each question is a kilobyte on the link; a message's pieces come within a second of its head.
-    pull_after(0.3, 3.0)
-    signing = quiet(fleet.NodeAuthHttpInterceptor, _beat, clock)
-    fleet.NodeAuthHttpInterceptor = explained(signing)
-    _lasting_connections(settings["address"])
+    speak_as_a_device(settings["address"], clock)
     state = module("flwr.supernode.nodestate.in_memory_nodestate").InMemoryNodeState
     # Called once connected; one that is refused need not import all that tasks need.
     state.set_node_id = _followed(
@@ -282,6 +276,15 @@ def supernode(settings: Settings) -> None:
     node.flower_supernode()
     print("the SuperNode's loop has ended", flush=True)
     os._exit(1)
+
+
+def speak_as_a_device(address: str, clock: WallClock) -> None:
+    """Have this process talk to the server at ``address`` (HOST:PORT) as a weak link needs it."""
+    fleet = module("flwr.supernode.fleet_http_connection")
+    # Each question is a kilobyte on the link; a message's pieces come within a second of its head.
+    pull_after(0.3, 3.0)
+    fleet.NodeAuthHttpInterceptor = explained(quiet(fleet.NodeAuthHttpInterceptor, _beat, clock))
+    _lasting_connections(address)
 
 
 def _told_of_tasks(node: Any) -> Callable[[float], None]:

@@ -53,11 +53,19 @@ async def until_gone(receive: Receive) -> None:
         pass
 
 
+def answer_of(status: int, body: bytes = b"") -> list[Event]:
+    """A whole answer."""
+    length = (b"content-length", str(len(body)).encode())
+    return [
+        {"type": "http.response.start", "status": status, "headers": [length]},
+        {"type": "http.response.body", "body": body},
+    ]
+
+
 async def answer(send: Send, status: int, body: bytes = b"") -> None:
     """Send a whole answer."""
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [length]})
-    await send({"type": "http.response.body", "body": body})
+    for event in answer_of(status, body):
+        await send(event)
 
 
 def status_of(events: list[Event]) -> int:

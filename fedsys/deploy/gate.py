@@ -24,6 +24,7 @@ from fedsys.deploy.asgi import (
     Scope,
     Send,
     answer,
+    answer_of,
     ask,
     body_of,
     header,
@@ -32,6 +33,7 @@ from fedsys.deploy.asgi import (
     until_gone,
 )
 from fedsys.deploy.bell import Bell
+from fedsys.deploy.room import Room
 from fedsys.deploy.runtime import News, ServerTasks
 from fedsys.deploy.work import Work
 
@@ -62,6 +64,11 @@ TLS_BUFFER_BYTES = 1 << 16
 """Of each connection; asyncio's is four times as large, and a device has three connections."""
 IDLE_S = 60
 PUBLIC_KEY, SIGNATURE = b"flwr-public-key", b"flwr-signature"
+MEMORY_BYTES = 48 << 20
+"""Of requests that are being read or answered. More of them wait in the senders' kernels: with two
+hundred devices it would be two hundred megabytes."""
+BODY_S = 120.0
+"""How long a request may take to arrive; a device gives it up after 90 s."""
 AT_ONCE = 8
 """Requests that Flower works on at once: each holds its body several times over."""
 SEEN_S = 320.0
@@ -112,6 +119,7 @@ class FleetOnly:
         self._given: dict[bytes, _Given] = {}
         self._signatures: dict[bytes, float] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._memory = Room(MEMORY_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -133,21 +141,8 @@ class FleetOnly:
             self._log(f"refused: {peer}, {_fingerprint(key)}: a request that was sent before")
             await answer(send, 401)
             return
-        body = await read_body(receive, MAX_BODY_BYTES)
-        if body is None:
-            self._log(f"refused: {peer} sent more than {MAX_BODY_BYTES} bytes to {path[:80]!r}")
-            await answer(send, 413)
-            return
-        if path not in (PULL, HEARTBEAT):
-            self._given.pop(key, None)  # it asks for what it was given, so it has it
-        if path == PULL:
-            events = await self._kept(scope, receive, body, key, node)
-        else:
-            async with self._room:
-                events = await ask(self._app, scope, body)
-        if path == ACTIVATE and status_of(events) not in (200, 401) and self._is_silent(node):
-            await asyncio.to_thread(self._devices.gone, node)
-            events = await ask(self._app, scope, body)
+        async with self._memory.taken(_length(scope)):
+            events = await self._answered(scope, receive, key, node)
         if path in PUSHES:
             self._news.replies.ring()
         if status_of(events) == 200 and path != GOODBYE:
@@ -157,6 +152,28 @@ class FleetOnly:
             self._log(f"refused: {who}: a false signature, or a clock that is off")
         for event in events:
             await send(event)
+
+    async def _answered(self, scope: Scope, receive: Receive, key: bytes, node: int) -> list[Event]:
+        """What Flower answers to an enrolled device."""
+        path, who = scope["path"], f"{(scope.get('client') or ('?',))[0]}, {_fingerprint(key)}"
+        try:
+            async with asyncio.timeout(BODY_S):
+                body = await read_body(receive, MAX_BODY_BYTES)
+        except TimeoutError:
+            return answer_of(408)
+        if body is None:
+            self._log(f"refused: {who} sent more than {MAX_BODY_BYTES} bytes to {path[:80]!r}")
+            return answer_of(413)
+        if path == PULL:
+            return await self._kept(scope, receive, body, key, node)
+        if path != HEARTBEAT:
+            self._given.pop(key, None)  # it asks for what it was given, so it has it
+        async with self._room:
+            events = await ask(self._app, scope, body)
+        if path == ACTIVATE and status_of(events) not in (200, 401) and self._is_silent(node):
+            await asyncio.to_thread(self._devices.gone, node)
+            events = await ask(self._app, scope, body)
+        return events
 
     async def _heard(self, node: int) -> None:
         """A sign of life, noted now and then."""
@@ -318,6 +335,12 @@ async def _both(inside: _Announcing, outside: uvicorn.Server) -> None:
 def _is_empty(events: list[Event]) -> bool:
     """Whether Flower had nothing to give."""
     return status_of(events) == 200 and not body_of(events)
+
+
+def _length(scope: Scope) -> int:
+    """Bytes of a request's body."""
+    said = header(scope, b"content-length")
+    return int(said) if said.isdigit() else MAX_BODY_BYTES
 
 
 def _key(scope: Scope) -> bytes:

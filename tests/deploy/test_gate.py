@@ -12,6 +12,7 @@ import uvicorn
 from fedsys.deploy import gate
 from fedsys.deploy.bell import Bell
 from fedsys.deploy.children import free_port, listens
+from fedsys.deploy.room import Room
 from fedsys.deploy.runtime import News
 
 
@@ -278,6 +279,55 @@ def test_a_body_without_end_is_cut_off(flower, outside, monkeypatch):
     answer = httpx.post(f"{outside}/v1/fleet/push-object", headers=ENROLLED, content=bytes(5000))
 
     assert answer.status_code == 413
+    assert flower.asked == []
+
+
+def test_what_is_read_at_once_is_limited_and_nobody_is_forgotten(flower, serving, said, news):
+    devices = gate.Devices(lambda: dict(flower.nodes), print, print, set)
+    app = gate.FleetOnly(flower, devices, said.append, news)
+    app._memory = Room(1000)
+    url = f"{serving(app)}/v1/fleet/push-object"
+
+    def slowly():
+        for _ in range(9):
+            time.sleep(0.05)
+            yield bytes(100)
+
+    headers = ENROLLED | {"content-length": "900"}
+    slow = threading.Thread(target=lambda: httpx.post(url, headers=headers, content=slowly()))
+    slow.start()
+    time.sleep(0.2)
+    others = [
+        threading.Thread(target=lambda: httpx.post(url, headers=ENROLLED, content=bytes(300)))
+        for _ in range(10)
+    ]
+    for one in others:
+        one.start()
+    small = httpx.post(url, headers=ENROLLED, content=b"", timeout=10)
+    for one in (slow, *others):
+        one.join(10)
+
+    sizes = [len(body) for _, body in flower.asked]
+    assert sizes[0] == 900  # it came first
+    assert sorted(sizes) == [0, *[300] * 10, 900]
+    assert small.status_code == 200
+
+
+def test_a_request_that_does_not_arrive_is_given_up(flower, outside, monkeypatch):
+    monkeypatch.setattr(gate, "BODY_S", 0.2)
+
+    def never():
+        yield bytes(10)
+        time.sleep(1)
+        yield bytes(10)
+
+    answer = httpx.post(
+        f"{outside}/v1/fleet/push-object",
+        headers=ENROLLED | {"content-length": "20"},
+        content=never(),
+    )
+
+    assert answer.status_code == 408
     assert flower.asked == []
 
 
