@@ -29,6 +29,7 @@ from fedsys.deploy.asgi import (
     body_of,
     header,
     read_body,
+    send_in_slices,
     status_of,
     until_gone,
 )
@@ -40,6 +41,7 @@ from fedsys.deploy.work import Work
 FLEET = "/v1/fleet/"
 CONTROL = "/v1/control/"
 PULL = "/v1/fleet/pull-messages"
+PULL_OBJECT = "/v1/fleet/pull-object"
 PUSHES = ("/v1/fleet/push-messages", "/v1/fleet/push-object")
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 ENROLLED_ONLY = ("register-node", "unregister-node")
@@ -64,7 +66,7 @@ TLS_BUFFER_BYTES = 1 << 16
 """Of each connection; asyncio's is four times as large, and a device has three connections."""
 IDLE_S = 60
 PUBLIC_KEY, SIGNATURE = b"flwr-public-key", b"flwr-signature"
-MEMORY_BYTES = 48 << 20
+MEMORY_BYTES = 64 << 20
 """Of requests that are being read or answered. More of them wait in the senders' kernels: with two
 hundred devices it would be two hundred megabytes."""
 BODY_S = 120.0
@@ -120,6 +122,8 @@ class FleetOnly:
         self._signatures: dict[bytes, float] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
         self._memory = Room(MEMORY_BYTES)
+        self._piece_bytes = 0
+        """The largest answer so far to a question for a piece: the next may be as large."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -141,27 +145,29 @@ class FleetOnly:
             self._log(f"refused: {peer}, {_fingerprint(key)}: a request that was sent before")
             await answer(send, 401)
             return
-        async with self._memory.taken(_length(scope)):
+        wanted_bytes = self._piece_bytes if path == PULL_OBJECT else _length(scope)
+        async with self._memory.taken(wanted_bytes):
             events = await self._answered(scope, receive, key, node)
-        if path in PUSHES:
-            self._news.replies.ring()
-        if status_of(events) == 200 and path != GOODBYE:
-            await self._heard(node)
-        if status_of(events) == 401:  # 403 is about a run that has ended
-            who = f"{(scope.get('client') or ('?',))[0]}, {_fingerprint(key)}"
-            self._log(f"refused: {who}: a false signature, or a clock that is off")
-        for event in events:
-            await send(event)
+            if path == PULL_OBJECT:
+                self._piece_bytes = max(self._piece_bytes, len(body_of(events)))
+            if path in PUSHES:
+                self._news.replies.ring()
+            if status_of(events) == 200 and path != GOODBYE:
+                await self._heard(node)
+            if status_of(events) == 401:  # 403 is about a run that has ended
+                self._log(f"refused: {_who(scope, key)}: a false signature, or a clock that is off")
+            await send_in_slices(send, events)
 
     async def _answered(self, scope: Scope, receive: Receive, key: bytes, node: int) -> list[Event]:
         """What Flower answers to an enrolled device."""
-        path, who = scope["path"], f"{(scope.get('client') or ('?',))[0]}, {_fingerprint(key)}"
+        path = scope["path"]
         try:
             async with asyncio.timeout(BODY_S):
                 body = await read_body(receive, MAX_BODY_BYTES)
         except TimeoutError:
             return answer_of(408)
         if body is None:
+            who = _who(scope, key)
             self._log(f"refused: {who} sent more than {MAX_BODY_BYTES} bytes to {path[:80]!r}")
             return answer_of(413)
         if path == PULL:
@@ -349,6 +355,10 @@ def _key(scope: Scope) -> bytes:
         return b64decode(header(scope, PUBLIC_KEY), validate=True)
     except ValueError:
         return b""
+
+
+def _who(scope: Scope, key: bytes) -> str:
+    return f"{(scope.get('client') or ('?',))[0]}, {_fingerprint(key)}"
 
 
 def _fingerprint(key: bytes) -> str:
