@@ -2,15 +2,15 @@
 
 One small file per node holds the error-feedback residual and says which model the node has; the
 models themselves are stored by version and checksum, so that a thousand simulated clients in one
-folder share them. Every file is replaced in one step: a reader sees the old one or the new one,
-never a half. What cannot be read, or is not what it says, counts as lost: the server then sends
-the whole model.
+folder share them. A reader sees the old file or the new one, never a half. What cannot be read, or
+is not what it says, counts as lost: the server then sends the whole model.
 """
 
 import os
 import re
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,8 @@ from fedsys.errors import WireError
 from fedsys.types import F32
 from fedsys.wire.schema import Array, Schema
 
+_BEFORE = ".before"
+"""Ending of a file's name while a new one takes its place."""
 _MODEL_FILE = re.compile(r"model-(\d+)-[0-9a-f]{8}\..*")
 
 
@@ -135,8 +137,9 @@ class ClientStore:
         """The node's state; a new one where there is none or the file cannot be read."""
         if not self.remembers(node):
             return NodeState()
+        path = self._node_path(node)
         try:
-            with safe_open(self._node_path(node), framework="numpy") as file:
+            with safe_open(path if os.path.exists(path) else path + _BEFORE, "numpy") as file:
                 numbers = {key: int(value) for key, value in (file.metadata() or {}).items()}
                 arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             if not all(a.dtype == np.float32 and all_finite(a) for a in arrays.values()):
@@ -165,7 +168,8 @@ class ClientStore:
         if self._nodes is None:
             with os.scandir(self._folder) as entries:
                 self._nodes = any(entry.name.startswith("node-") for entry in entries)
-        return self._nodes and os.path.exists(self._node_path(node))
+        path = self._node_path(node)
+        return self._nodes and (os.path.exists(path) or os.path.exists(path + _BEFORE))
 
     def save(self, node: int, state: NodeState) -> None:
         """Replace the node's state."""
@@ -215,7 +219,15 @@ class ClientStore:
         if not self.shared:
             with part.open("rb") as file:
                 os.fsync(file.fileno())
-        part.replace(path)
+            part.replace(path)
+            return
+        # A file that takes another's place is written to the disk at once by some file systems
+        # (ext4), which is most of the time that saving takes. So the other one goes out of the way.
+        before = Path(f"{path}{_BEFORE}")
+        with suppress(FileNotFoundError):
+            path.rename(before)
+        part.rename(path)
+        before.unlink(missing_ok=True)
 
     def _node_path(self, node: int) -> str:
         return f"{self._prefix}{node}.safetensors"

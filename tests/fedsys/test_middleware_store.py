@@ -209,3 +209,34 @@ def test_processes_may_store_the_same_version_at_once(tmp_path):
     assert all(found in (None, model) for found in seen)
     assert store.load_model(5, model.checksum()) == model
     assert [path.suffix for path in tmp_path.iterdir()] == [".safetensors"]
+
+
+# ---- ended between two steps of a save
+
+
+@pytest.mark.parametrize(("dies_at", "version"), [("rename 1", 1), ("rename 2", 1), ("unlink", 2)])
+def test_a_shared_store_that_dies_while_it_saves_has_the_old_or_the_new_state(
+    tmp_path, monkeypatch, dies_at, version
+):
+    store = ClientStore(tmp_path, shared=True)
+    store.save(3, state_after(1))
+    name, *place = dies_at.split()
+    calls = iter(range(1, 9))
+    real = getattr(type(tmp_path), name)
+
+    def die(*args, **kwargs):
+        if next(calls) == int(*place or [1]):
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), name, die)
+        with pytest.raises(KeyboardInterrupt):
+            store.save(3, state_after(2))
+
+    anew = ClientStore(tmp_path, shared=True)
+    assert anew.remembers(3)
+    assert same_state(anew.load(3), state_after(version))
+    anew.save(3, state_after(4))
+    assert same_state(anew.load(3), state_after(4))
+    assert [path.name for path in tmp_path.glob("node-3*")].count("node-3.safetensors") == 1
