@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -23,6 +25,8 @@ __all__ = [
     "array_of",
     "copy_message",
     "error_instead",
+    "message_bytes",
+    "message_from_bytes",
     "message_with",
     "records_of",
     "reply_to",
@@ -169,3 +173,17 @@ def error_instead(reply: Message, reason: str) -> Message:
     """An error in place of ``reply``, from the same node and to the same message."""
     error = Error(CLIENT_APP_RAISED_EXCEPTION, reason)
     return Message(error=error, metadata=reply.metadata)  # type: ignore[call-overload,no-any-return]
+
+
+def message_bytes(message: Message) -> bytes:
+    """The whole message, for a checkpoint."""
+    data: bytes = message_to_proto(message).SerializeToString(deterministic=True)
+    return data
+
+
+def message_from_bytes(data: bytes) -> Message:
+    """What ``message_bytes`` was given; ValueError for what it did not make."""
+    try:
+        return message_from_proto(ProtoMessage.FromString(data))
+    except Exception as error:  # protobuf's own, and whatever Flower makes of odd fields
+        raise ValueError(f"not a message: {error}") from error

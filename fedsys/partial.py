@@ -43,7 +43,7 @@ class Partial:
     normalise: bool
     """Divide each update by its local steps."""
     weight: float = 0.0
-    """Sum of the examples."""
+    """Sum of the examples, or of what they count for."""
     count: int = 0
     energy: float = 0.0
     """Sum of squared norms of the scaled updates over their examples."""
@@ -61,11 +61,11 @@ class Partial:
         update: Update,
         raw: Mapping[str, Array],
         *,
-        examples: int,
+        examples: float,
         local_steps: int,
         norm2: float | None = None,
     ) -> None:
-        """Add one client's update; ``examples`` and ``local_steps`` are at least 1.
+        """Add one client's update; ``examples`` is its weight, above 0, ``local_steps`` at least 1.
 
         ``norm2`` is ``update.norm2()`` where the caller knows it.
         """

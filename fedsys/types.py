@@ -92,7 +92,8 @@ class ClientReport:
     train_s: float | None = None
     upload_s: float | None = None
     arrival_s: float | None = None
-    """Seconds from the start of the round to the arrival of the reply."""
+    """Seconds from when the server asked, which is the start of a synchronous round, to the arrival
+    of the reply."""
     downlink_bytes: int = 0
     """All that went down for this client, answers to its requests included."""
     uplink_bytes: int = 0
@@ -101,6 +102,9 @@ class ClientReport:
     """Of ``uplink_bytes``, the coded update itself; 0 unless it was accepted."""
     trials: tuple[CodecTrial, ...] = ()
     """Of the plan's ``trial_codecs``, in their order; empty where the client did not say."""
+    staleness: int = 0
+    """Server steps made since the client was sent the model that it trained; 0 in a synchronous
+    round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

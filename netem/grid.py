@@ -31,7 +31,7 @@ from fedsys.types import LinkSample
 from netem.link import Link
 from netem.rate import RateCurve
 from netem.sizes import download, upload
-from netem.timeline import Exchange, Outcome, Timeline
+from netem.timeline import Exchange, Outcome, Timeline, sample_of
 from netem.transfer import Traffic
 
 KEPT_LINKS = 16384
@@ -240,7 +240,7 @@ class VirtualGrid(Grid):
     def measured(self, message_id: str) -> LinkSample | None:
         """What the server could have measured by now of the exchange begun by this message."""
         exchange = self._samples.get(message_id)
-        return None if exchange is None else _sample(exchange)
+        return None if exchange is None else sample_of(exchange)
 
     def cancel(self, message_ids: Iterable[str]) -> None:
         """Forget these replies.
@@ -258,10 +258,29 @@ class VirtualGrid(Grid):
                 del self._pending[message_id]
                 self._arrived.pop(message_id, None)
 
+    def to_come(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to these messages, for a checkpoint; waits for the real computations."""
+        pending = [self._pending[message_id] for message_id in message_ids]
+        return [one.reply or self._await(one) for one in pending]
+
+    def take_up(self, replies: Iterable[Message]) -> None:
+        """Wait again for what ``to_come`` gave when the state was taken that was restored."""
+        for reply in replies:
+            about = reply.metadata
+            message = Message(RecordDict(), about.src_node_id, about.message_type)
+            message_id = about.reply_to_message_id
+            stamp(message, run_id=self._run_id, src_node_id=SERVER_NODE_ID, message_id=message_id)
+            exchange = self._timeline.under_way(int(message_id.removeprefix("message-")))
+            future: Future[Message] = Future()
+            future.set_result(reply)
+            self._pending[message_id] = _Pending(message, future, exchange)
+            self._samples[message_id] = exchange
+
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, JSON-able; replies that were not pulled are not kept.
 
         Nodes that are still at work for such a reply stay busy for as long as they would have.
+        ``to_come`` and ``take_up`` keep the replies, too.
         """
         return {
             "sent": self._sent,
@@ -372,21 +391,3 @@ def _check_server(way: str, rate: RateCurve | float | None) -> None:
             )
     elif rate is not None and not 0 < rate < math.inf:
         raise ConfigError(f"server_{way}_bps must be above 0, or None for no limit: {rate}")
-
-
-def _sample(exchange: Exchange) -> LinkSample:
-    begun_s, downloaded_s = exchange.begun_s, exchange.downloaded_s
-    trained_s, ended_s = exchange.trained_s, exchange.ended_s
-    arrived = ended_s is not None and not exchange.lost
-    return LinkSample(
-        downlink_bytes=exchange.downlink_bytes,
-        uplink_bytes=exchange.uplink_bytes,
-        download_s=_between(begun_s, downloaded_s),
-        train_s=_between(downloaded_s, trained_s),
-        upload_s=_between(trained_s, ended_s) if arrived else None,
-        arrival_s=ended_s if arrived else None,
-    )
-
-
-def _between(begin_s: float | None, end_s: float | None) -> float | None:
-    return None if begin_s is None or end_s is None else end_s - begin_s

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedsys.errors import LinkError
 from fedsys.rng import rng_for
+from fedsys.types import LinkSample
 from netem.fair import SharedLink
 from netem.link import Link, Way
 from netem.rate import RateCurve
@@ -122,6 +123,10 @@ class Timeline:
         if queue[0] == key:
             self._go_on(exchange.node_id, idle=True)
         return True
+
+    def under_way(self, key: int) -> Exchange:
+        """The exchange of that key, which has not ended; KeyError where it has."""
+        return self._open[key]
 
     def next_event_s(self) -> float:
         """When something happens next; inf when nothing is under way."""
@@ -358,3 +363,22 @@ def _exchange(saved: dict[str, Any]) -> Exchange:
         "outcome": None if outcome is None else (Traffic(**outcome[0]), float(outcome[1])),
     }
     return Exchange(**saved)
+
+
+def sample_of(exchange: Exchange) -> LinkSample:
+    """What the server could have measured of it by now."""
+    begun_s, downloaded_s = exchange.begun_s, exchange.downloaded_s
+    trained_s, ended_s = exchange.trained_s, exchange.ended_s
+    arrived = ended_s is not None and not exchange.lost
+    return LinkSample(
+        downlink_bytes=exchange.downlink_bytes,
+        uplink_bytes=exchange.uplink_bytes,
+        download_s=_between(begun_s, downloaded_s),
+        train_s=_between(downloaded_s, trained_s),
+        upload_s=_between(trained_s, ended_s) if arrived else None,
+        arrival_s=ended_s if arrived else None,
+    )
+
+
+def _between(begin_s: float | None, end_s: float | None) -> float | None:
+    return None if begin_s is None or end_s is None else end_s - begin_s

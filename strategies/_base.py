@@ -143,6 +143,14 @@ def sees_tests(controller: Controller[S]) -> bool:
     return bool(getattr(controller, "sees_tests", False))
 
 
+def is_asynchronous(controller: Controller[S]) -> bool:
+    """Whether replies are used as they come, by the loop in ``strategies/_buffered.py``.
+
+    They are if the controller has an attribute ``is_asynchronous`` that is true.
+    """
+    return bool(getattr(controller, "is_asynchronous", False))
+
+
 def observed(controller: Controller[S], scene: Scene, state: S, record: RoundRecord) -> S:
     """The state after ``record``, without its test figures unless the controller sees tests."""
     if not sees_tests(controller):

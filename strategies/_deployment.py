@@ -18,6 +18,7 @@ from fedsys.telemetry.summary import summarise
 from fedsys.types import RoundRecord
 from fedsys.wire.schema import Array as Values
 from strategies._base import Controller
+from strategies._buffered import require_rounds
 from strategies._flower import RoundBudget
 
 
@@ -53,6 +54,7 @@ def run_order(
     A round is in ``rounds.jsonl`` and in the checkpoint before the next begins; ``result.json``
     is written when a budget has been met, and by nothing else.
     """
+    require_rounds(experiment, controller)
     clock = WallClock()
     with sole_writer(order.folder_path, clock):
         _run(order, experiment, controller, task, inner, clock)

@@ -19,7 +19,7 @@ from fedsys.nodes import NodeCounts
 from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
-from strategies._aggregate import Optimizer
+from strategies._aggregate import Mean, Optimizer
 from strategies._base import Controller, Scene, observed, replay, sees_tests
 from strategies._moments import Moments
 from strategies._round import Outcome, gather, messages_for
@@ -165,7 +165,7 @@ class RoundBudget(Strategy):
         plan = self._controller.plan(self._scene, self._controller_state, server_round)
         self._codec.piece_bytes = piece_bytes_for(grid)
         self._codec.advance(self.arrays(), plan.downlink)
-        self._grid, self._plan, self._sent_s = grid, plan, _now_s(grid)
+        self._grid, self._plan, self._sent_s = grid, plan, now_s(grid)
         sums = None if plan.deadline_s is not None or self._loses else self._controller.fednova
         self._messages = messages_for(self._codec, plan, sums=sums)
         return self._messages
@@ -191,19 +191,22 @@ class RoundBudget(Strategy):
             fednova=self._controller.fednova,
         )
         self._loses = self._outcome.mean.count < len(self._outcome.reports)
+        self._move(self._outcome.mean, self._outcome.mean.stretch(self._plan.max_stretch))
+
+    def _move(self, mean: Mean, stretch: float) -> None:
+        """Step the global model by ``stretch`` times ``mean``, if there is anything in it."""
         self._step_norm = None
-        if self._outcome.mean.count:
-            mean_step = self._outcome.mean.step()
-            stretch = self._outcome.mean.stretch(self._plan.max_stretch)
+        if mean.count:
+            mean_step = mean.step()
             step = self._optimizer.step(
                 mean_step if stretch == 1 else mean_step * np.float32(stretch)
             )
             self._step_norm = float(np.sqrt(sum_of_squares(step)))
             self._flat = self._flat + step
-            mean = self._outcome.mean.raw()
-            if mean:
+            means = mean.raw()
+            if means:
                 before = self.arrays().items()
-                raw = {name: mean.get(name, old).astype(old.dtype) for name, old in before}
+                raw = {name: means.get(name, old).astype(old.dtype) for name, old in before}
                 _, self._raw = self._codec.schema.split(raw)
 
     def configure_evaluate(
@@ -234,7 +237,7 @@ class RoundBudget(Strategy):
 
     def _begin(self, grid: Grid, number: int) -> None:
         """Send out a round, if the grid can be asked for the replies later."""
-        self._before = _sent_bytes(grid)
+        self._before = sent_bytes(grid)
         self._messages = list(self.configure_train(number, ArrayRecord(), ConfigRecord(), grid))
         self._ids = grid.push_messages(self._messages) if hasattr(grid, "receive") else None
 
@@ -250,18 +253,22 @@ class RoundBudget(Strategy):
         self._step(replies)
         if self._outcome is None:
             raise RuntimeError("nothing was gathered")
-        down, up = _sent_bytes(grid)
+        return self._recorded(grid, plan, self._outcome)
+
+    def _recorded(self, grid: Grid, plan: RoundPlan, outcome: Outcome) -> RoundRecord:
+        """The record of a round that ends now; it lacks the evaluation."""
+        down, up = sent_bytes(grid)
         record = RoundRecord(
-            round=number,
+            round=plan.round,
             plan=plan,
-            reports=self._outcome.reports,
+            reports=outcome.reports,
             start_s=self._sent_s,
-            end_s=_now_s(grid),
+            end_s=now_s(grid),
             downlink_bytes=down - self._before[0],
             uplink_bytes=up - self._before[1],
-            train_loss=_mean(self._outcome.reports, "train_loss"),
+            train_loss=_mean(outcome.reports, "train_loss"),
             step_norm=self._step_norm,
-            agreement=self._outcome.mean.agreement() if self._outcome.mean.count else None,
+            agreement=outcome.mean.agreement() if outcome.mean.count else None,
         )
         self._uplink_bytes += record.uplink_bytes
         return record
@@ -338,11 +345,13 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _now_s(grid: Grid) -> float:
-    now_s: float = getattr(grid, "now_s", 0.0)
-    return now_s
+def now_s(grid: Grid) -> float:
+    """Seconds on the grid's clock; 0 where it has none."""
+    time_s: float = getattr(grid, "now_s", 0.0)
+    return time_s
 
 
-def _sent_bytes(grid: Grid) -> tuple[int, int]:
+def sent_bytes(grid: Grid) -> tuple[int, int]:
+    """Bytes down and up since the start; 0 where the grid does not count them."""
     sent: tuple[int, int] = getattr(grid, "sent_bytes", (0, 0))
     return sent

@@ -20,7 +20,7 @@ from fedsys.middleware.envelope import seal, unsealed_reply
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.middleware.trials import read_trials
 from fedsys.partial import Partial, blocks_of
-from fedsys.types import ClientPlan, ClientReport, LinkSample, RoundPlan
+from fedsys.types import F32, ClientPlan, ClientReport, LinkSample, RoundPlan
 from strategies._aggregate import Mean
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
@@ -41,13 +41,17 @@ class Outcome:
     """Holds nothing when no update was accepted."""
 
 
-def messages_for(codec: ServerCodec, plan: RoundPlan, *, sums: bool | None = None) -> list[Message]:
+def messages_for(
+    codec: ServerCodec, plan: RoundPlan, *, sums: bool | None = None, turn: int = 0
+) -> list[Message]:
     """The messages that ask the cohort to train the codec's current model, in plan order.
 
     Clients that are asked the same share the records of their messages. ``sums`` says to whoever
     carries them that the sum of the updates is all that is wanted, and whether each is to be
-    divided by its local steps; None asks for every update.
+    divided by its local steps; None asks for every update. ``turn`` counts the requests to each of
+    these clients where they may train the same model more than once, and stands for the round.
     """
+    number = turn or plan.round
     contents: dict[Any, RecordDict] = {}
     arrays: dict[int, ArrayRecord] = {}
     messages: list[Message] = []
@@ -57,13 +61,13 @@ def messages_for(codec: ServerCodec, plan: RoundPlan, *, sums: bool | None = Non
         asked = (client.uplink, client.local_steps, client.lr, client.proximal_mu)
         key = (id(payload), codec.acked.get(node, 0), asked)
         if key not in contents:
-            control = codec.control_for(node, client.uplink, plan.trial_codecs)
+            control = codec.control_for(node, client.uplink, plan.trial_codecs, turn)
             record = arrays.setdefault(id(payload), wrap(payload))
-            contents[key] = _content(codec, record, control, plan.round, client, sums)
+            contents[key] = _content(codec, record, control, number, client, sums)
         if messages:
             messages.append(same_to(messages[0], node, contents[key]))
         else:
-            messages.append(Message(contents[key], node, "train", group_id=str(plan.round)))
+            messages.append(Message(contents[key], node, "train", group_id=str(number)))
     return messages
 
 
@@ -89,21 +93,22 @@ def gather(
     reports: list[ClientReport] = []
     missing: list[str] = []
     for block in blocks_of(len(messages)):
-        taking = _Taking(codec, Partial(codec.schema.n, normalise=fednova))
+        part = Partial(codec.schema.n, normalise=fednova)
+        taking = Taking(codec, part, codec.downlink.version)
         for client, message in zip(plan.clients[block], messages[block], strict=True):
             message_id = message.metadata.message_id
-            sample = _measured(grid, message_id)
+            sample = measured(grid, message_id)
             if message_id not in came:
                 missing.append(message_id)
-                reports.append(_missing(client, sample, plan))
+                reports.append(missing_report(client, sample, plan.deadline_s))
                 continue
             reply = unsealed_reply(came[message_id])
-            report = _take(reply, client, taking, sample, sent_s)
+            report = take(reply, client, taking, sample, sent_s)
             if plan.trial_codecs and report.accepted:
                 report = replace(report, trials=read_trials(reply.content, plan.trial_codecs))
             reports.append(report)
         mean.sums.merge(taking.sum())
-    _cancel(grid, missing)
+    cancel(grid, missing)
     return Outcome(tuple(reports), mean)
 
 
@@ -126,12 +131,20 @@ def _content(
 
 
 @dataclass(slots=True)
-class _Taking:
-    """The updates of one block that are used."""
+class Taking:
+    """The updates of one block that are used, all of them trained from one model."""
 
     codec: ServerCodec
     partial: Partial
     """Of those that came in packets."""
+    version: int
+    """Of the model that they were trained from."""
+    base: F32 | None = None
+    """That model float32 [n] as clients got it; None where it is the current one."""
+    share: float = 1.0
+    """What an example counts for."""
+    turn: int = 0
+    """Of the requests, where they have one."""
     summed: list[Summed] = field(default_factory=list)
     """Those that whoever computed them has summed already."""
 
@@ -145,40 +158,39 @@ class _Taking:
         return self.partial
 
 
-def _take(
-    reply: Message, client: ClientPlan, taking: _Taking, sample: LinkSample, sent_s: float
+def take(
+    reply: Message, client: ClientPlan, taking: Taking, sample: LinkSample, sent_s: float
 ) -> ClientReport:
     """Add the reply's update to the others, or say why not."""
-    codec = taking.codec
-    version = codec.downlink.version
+    codec, version = taking.codec, taking.version
     if reply.has_error():
         codec.forget(client.node_id)
         reason = (reply.error.reason or "").strip().splitlines()[-1:] or [
             f"error {reply.error.code}"
         ]
-        return _report(client, sample, sent_s, reason=reason[0][:300])
+        return report_on(client, sample, sent_s, reason=reason[0][:300])
     codec.seen(client.node_id, version)
     stand_in = summed(reply)
     try:
         metrics = _metrics(reply.content)
         received = None
         if stand_in is None:
-            received = codec.receive(reply.content, version, client.uplink)
+            received = codec.receive(reply.content, version, client.uplink, taking.base)
             _check_size(received, codec)
     except WireError as error:
-        return _report(client, sample, sent_s, reason=f"refused: {error}")
+        return report_on(client, sample, sent_s, reason=f"refused: {error}")
     if metrics["examples"] == 0:
-        return _report(client, sample, sent_s, reason="no training examples")
+        return report_on(client, sample, sent_s, reason="no training examples")
     if stand_in is not None:
         taking.summed.append(stand_in)
     if received is not None:
         steps = metrics["local_steps"] or client.local_steps
-        examples = metrics["examples"]
+        examples = metrics["examples"] * taking.share
         taking.partial.add(received.update, received.raw, examples=examples, local_steps=steps)
-    codec.accept(client.node_id, version)
+    codec.accept(client.node_id, version, taking.turn)
     found = unwrap(reply.content)
     metrics["packet_bytes"] = 0 if found is None else len(found[1])
-    return _report(client, sample, sent_s, metrics=metrics)
+    return report_on(client, sample, sent_s, metrics=metrics)
 
 
 def _metrics(content: RecordDict) -> dict[str, Any]:
@@ -212,7 +224,7 @@ def _check_size(received: Received, codec: ServerCodec) -> None:
         raise WireError(f"the update's norm is {norm:.1e}, more than {MAX_NORM:.0e}")
 
 
-def _report(
+def report_on(
     client: ClientPlan,
     sample: LinkSample,
     sent_s: float,
@@ -220,6 +232,7 @@ def _report(
     reason: str = "",
     metrics: Mapping[str, Any] | None = None,
 ) -> ClientReport:
+    """What became of ``client``, asked at ``sent_s``; without ``metrics`` it is left out."""
     arrival_s = None if sample.arrival_s is None else sample.arrival_s - sent_s
     return ClientReport(
         node_id=client.node_id,
@@ -235,19 +248,23 @@ def _report(
     )
 
 
-def _missing(client: ClientPlan, sample: LinkSample, plan: RoundPlan) -> ClientReport:
-    deadline = "" if plan.deadline_s is None else f" by the deadline of {plan.deadline_s:.1f} s"
-    return _report(client, sample, 0.0, reason=f"no reply{deadline}")
+def missing_report(
+    client: ClientPlan, sample: LinkSample, deadline_s: float | None
+) -> ClientReport:
+    """Of a client that has not answered."""
+    deadline = "" if deadline_s is None else f" by the deadline of {deadline_s:.1f} s"
+    return report_on(client, sample, 0.0, reason=f"no reply{deadline}")
 
 
-def _measured(grid: Grid, message_id: str) -> LinkSample:
+def measured(grid: Grid, message_id: str) -> LinkSample:
     """What the grid measured; a grid that does not measure gives zeros and no times."""
     measure = getattr(grid, "measured", None)
     sample = None if measure is None else measure(message_id)
     return sample or LinkSample(downlink_bytes=0, uplink_bytes=0)
 
 
-def _cancel(grid: Grid, message_ids: Iterable[str]) -> None:
-    cancel = getattr(grid, "cancel", None)
-    if cancel is not None:
-        cancel(message_ids)
+def cancel(grid: Grid, message_ids: Iterable[str]) -> None:
+    """Give these replies up, where the grid can be told."""
+    give_up = getattr(grid, "cancel", None)
+    if give_up is not None:
+        give_up(message_ids)

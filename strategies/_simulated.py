@@ -21,6 +21,7 @@ from fedsys.nodes import NodeCounts
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
 from strategies._base import Controller
+from strategies._buffered import budget_for
 from strategies._flower import RoundBudget
 
 LOOK_S = 0.02
@@ -53,7 +54,7 @@ def run_simulated(
         return
     folder.save_split(task.split())
     nodes = range(1, experiment.partition.clients + 1)
-    strategy = RoundBudget(
+    strategy = budget_for(
         experiment,
         controller,
         NodeCounts(nodes, task.sizes),

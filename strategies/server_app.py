@@ -19,6 +19,7 @@ from fedsys.middleware.place import OUT
 from fedsys.options import configured
 from fedsys.registry import load
 from strategies._base import CONTROLLER_PARTS, Controller
+from strategies._buffered import budget_for
 from strategies._deployment import run_order
 from strategies._flower import RoundBudget
 from strategies._simulated import Emulate, run_simulated
@@ -53,13 +54,21 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def controller_for(experiment: Experiment) -> Controller[Any]:
-    """The controller that the experiment names, with its options checked."""
+    """The controller that the experiment names, with its options checked.
+
+    One that has a method ``check`` is shown the experiment, too.
+    """
     name, options = experiment.strategy.name, experiment.strategy.options
     kind = load("strategies", name, "strategy")
     controller: Controller[Any] = configured(f"strategy '{name}'", kind, options)
     lacking = [part for part in CONTROLLER_PARTS if not hasattr(controller, part)]
     if lacking:
         raise ConfigError(f"strategy '{name}' has no {', '.join(lacking)}; see strategies/_base.py")
+    if hasattr(controller, "check"):
+        try:
+            controller.check(experiment)
+        except ConfigError as error:
+            raise ConfigError(f"strategy '{name}': {error}") from error
     return controller
 
 
@@ -72,7 +81,7 @@ def strategy_for(experiment: Experiment, nodes: list[int]) -> RoundBudget:
             f"partition.clients = {len(counts)}, but {len(nodes)} nodes are connected; each node "
             "trains on one part, so there must be equally many"
         )
-    return RoundBudget(
+    return budget_for(
         experiment,
         controller_for(experiment),
         dict(zip(nodes, counts, strict=True)),

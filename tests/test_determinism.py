@@ -44,6 +44,10 @@ momentum = 0.9
 VARIANTS = {
     "fixed": f'{TEXT}[codec]\nuplink = "topk(0.05)|int8"\ndownlink = "int8"\n',
     "adaptive": f'{TEXT}[strategy]\nname = "adaptive"\n',
+    "fedbuff": (
+        f'{TEXT}[codec]\nuplink = "topk(0.05)|int8"\ndownlink = "int8"\n'
+        '[strategy]\nname = "fedbuff"\noptions = { buffer = 4, max_staleness = 1 }\n'
+    ),
 }
 
 
@@ -101,6 +105,7 @@ def test_two_workers_give_the_bytes_of_one(variant, whole, tmp_path, monkeypatch
     [
         ("fixed", {"after_lines": 2}),
         ("adaptive", {"after_lines": 1, "after_s": random.uniform(0, 0.03)}),
+        ("fedbuff", {"after_lines": 2, "after_s": random.uniform(0, 0.03)}),
     ],
     ids=VARIANTS,
 )

@@ -39,6 +39,7 @@ OUTSIDE = {
         "clients/client_app.py",
         "clients/cohort_app.py",
         "clients/session.py",
+        "strategies/_buffered.py",
         "strategies/_deployment.py",
         "strategies/_flower.py",
         "strategies/_round.py",

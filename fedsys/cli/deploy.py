@@ -54,9 +54,9 @@ def deploy_command(
     if local is not None:
         experiment = with_settings(experiment, {"partition.clients": local}, "--local")
     check_writable(json, "--json")
-    from fedsys.cli.run import check_experiment
+    from fedsys.cli.run import check_deployable
 
-    check_experiment(experiment)
+    check_deployable(experiment)
     path = out / f"{experiment.run.name}-{experiment.run.seed}"
     folder = RunFolder.create(path, experiment, resume=resume)
     screen = console()

@@ -57,9 +57,9 @@ def run_command(
     experiment = load_experiment(file, settings)
     home = ServerHome.open(server)
     check_writable(json, "--json")
-    from fedsys.cli.run import check_experiment
+    from fedsys.cli.run import check_deployable
 
-    check_experiment(experiment)
+    check_deployable(experiment)
     folder = RunFolder.create(
         out / f"{experiment.run.name}-{experiment.run.seed}",
         experiment,

@@ -24,7 +24,7 @@ from fedsys.middleware.mod import codec_mod
 from fedsys.rng import rng_for
 from fedsys.types import F32, NodeConfig, RoundRecord
 from netem.emulation import virtual_grid
-from strategies._flower import RoundBudget
+from strategies._buffered import budget_for
 from strategies.server_app import controller_for
 
 _SCALE = 0.01
@@ -59,7 +59,7 @@ class Stage:
 def rehearse(experiment: Experiment, stage: Stage, rounds: int) -> list[RoundRecord]:
     """The first rounds as they would be recorded; times, bytes and plans as in a simulation."""
     controller = controller_for(experiment)
-    strategy = RoundBudget(experiment, controller, stage.examples, stage.arrays)
+    strategy = budget_for(experiment, controller, stage.examples, stage.arrays)
     nodes = range(1, len(stage.examples) + 1)
     with tempfile.TemporaryDirectory(prefix="fedsys-") as folder:
         actors = _Actors(experiment, stage, Path(folder))

@@ -24,6 +24,7 @@ from netem.devices import device_for
 from netem.emulation import virtual_grid
 from netem.grid import VirtualGrid
 from netem.profiles import link_for
+from strategies._buffered import budget_for, require_rounds
 from strategies._flower import Ahead, RoundBudget
 from strategies.server_app import controller_for
 
@@ -69,6 +70,12 @@ def check_choices(experiment: Experiment) -> None:
         except ConfigError as error:
             raise ConfigError(f"codec.{way}: {error}") from error
     controller_for(experiment)
+
+
+def check_deployable(experiment: Experiment) -> None:
+    """Raise ConfigError for what ``check_experiment`` does, and for what can only be simulated."""
+    check_experiment(experiment)
+    require_rounds(experiment, controller_for(experiment))
 
 
 def keeps_files(experiment: Experiment) -> bool:
@@ -122,7 +129,7 @@ def _run(
     def evaluate(arrays: Mapping[str, Array]) -> Future[tuple[float, float]]:
         return pool.call(EVALUATE, text, dict(arrays))
 
-    strategy = RoundBudget(
+    strategy = budget_for(
         experiment,
         controller_for(experiment),
         NodeCounts(nodes, facts.sizes),

@@ -33,7 +33,8 @@ class Control:
     uplink: str
     """Codec spec that the update must be sent in."""
     acked_version: int
-    """Base version of the last update that the server accepted from this node; 0 is none."""
+    """Base version of the last update that the server accepted from this node, or its turn where
+    requests have one; 0 is none."""
     oldest_version: int
     """Models older than this are of no further use; 0 says that none need be kept at all."""
     checksum: int
@@ -44,6 +45,9 @@ class Control:
     """Codec specs to try on a sample of the update."""
     piece_bytes: int = 0
     """Largest piece that the reply is to be sealed in; 0 leaves it open. See ``envelope``."""
+    turn: int = 0
+    """Which of the server's requests to this node it is, where one model may be asked about more
+    than once; 0 where none is."""
 
     def to_record(self) -> ConfigRecord:
         """As a ConfigRecord; keys are short because they are sent in every message."""
@@ -67,6 +71,8 @@ class Control:
             record["t"] = list(self.trials)
         if self.piece_bytes:
             record["e"] = self.piece_bytes
+        if self.turn:
+            record["n"] = self.turn
         return record
 
     @classmethod
@@ -98,6 +104,7 @@ class Control:
             rule=_rule(record),
             trials=_trials(record),
             piece_bytes=_piece_bytes(record),
+            turn=_turn(record),
         )
 
 
@@ -118,6 +125,13 @@ def _piece_bytes(record: ConfigRecord) -> int:
     found = record.get("e", 0)
     if not isinstance(found, int) or (found != 0 and found < MIN_PIECE_BYTES):
         raise WireError(f"control record: pieces of {found!r} bytes, at least {MIN_PIECE_BYTES}")
+    return found
+
+
+def _turn(record: ConfigRecord) -> int:
+    found = record.get("n", 0)
+    if not isinstance(found, int) or found < 0:
+        raise WireError(f"control record: turn must be a count, got {found!r}")
     return found
 
 

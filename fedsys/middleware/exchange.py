@@ -179,14 +179,17 @@ def code_update(opened: Opened, trained: F32, raw: bytes, exact: bytes | None = 
     state = opened.store.load(node).of_size(model.schema.n)
     if control.feedback:
         base = state.settled(
-            version=opened.version, acked_version=control.acked_version, rule=control.rule
+            version=opened.version,
+            acked_version=control.acked_version,
+            rule=control.rule,
+            turn=control.turn,
         )
     else:
         base = replace(state, residual=None, pending=None)
     residual = control.rule.clipped(base.residual, update)
     norm2 = sum_of_squares(update)
     if codec.stages:
-        rng = rng_for(control.seed, "uplink", node, opened.version)
+        rng = rng_for(control.seed, "uplink", node, control.turn or opened.version)
         coded = encode_with_feedback(codec, update, residual, model.schema.layout, rng)
         decoded, left = coded.decoded, coded.residual
         made = _Made(coded.body, decoded, decoded.norm2(), coded.compensated, left, coded.nmse)
@@ -200,7 +203,12 @@ def code_update(opened: Opened, trained: F32, raw: bytes, exact: bytes | None = 
         pending = None
         if sum_of_squares(made.compensated) <= MAX_NORM**2:
             left = np.zeros_like(update) if made.left is None else made.left
-            pending = Pending(version=opened.version, compensated=made.compensated, left=left)
+            pending = Pending(
+                version=opened.version,
+                compensated=made.compensated,
+                left=left,
+                turn=control.turn,
+            )
         opened.store.save(node, replace(base, pending=pending))
     figures: dict[str, int | float | list[float]] = {
         "update-norm": float(np.sqrt(norm2)),

@@ -49,7 +49,7 @@ class ServerCodec:
     held: dict[int, int] = field(default_factory=dict)
     """Node to the model version it is known to hold."""
     acked: dict[int, int] = field(default_factory=dict)
-    """Node to the base version of its last accepted update."""
+    """Node to the base version of its last accepted update, or its turn where requests have one."""
     piece_bytes: int = 0
     """Largest piece that messages are sealed in, both ways; 0 does not seal. See ``envelope``."""
     downlink: Downlink = field(init=False)
@@ -65,10 +65,13 @@ class ServerCodec:
         """The frames that bring ``node`` to the current model; the same object for many nodes."""
         return self.downlink.payload(self.held.get(node, 0))
 
-    def control_for(self, node: int, uplink: str, trials: tuple[str, ...] = ()) -> Control:
+    def control_for(
+        self, node: int, uplink: str, trials: tuple[str, ...] = (), turn: int = 0
+    ) -> Control:
         """The words that go with the payload.
 
-        ``trials`` are codec specs that the client is to try on a sample of its update.
+        ``trials`` are codec specs that the client is to try on a sample of its update. ``turn``
+        counts the requests to ``node`` where it may be asked about one model more than once.
         """
         version = self.downlink.version
         return Control(
@@ -81,6 +84,7 @@ class ServerCodec:
             rule=_rule(self.config),
             trials=trials,
             piece_bytes=self.piece_bytes,
+            turn=turn,
         )
 
     def records_for(
@@ -131,10 +135,13 @@ class ServerCodec:
         """``node`` may hold nothing: the next message brings the whole model."""
         self.held.pop(node, None)
 
-    def accept(self, node: int, version: int) -> None:
-        """The update of ``node`` based on ``version`` was used; it may commit its residual."""
+    def accept(self, node: int, version: int, turn: int = 0) -> None:
+        """The update of ``node`` based on ``version`` was used; it may commit its residual.
+
+        ``turn`` is that of the request, where it had one.
+        """
         if self.leaves_residuals:
-            self.acked[node] = version
+            self.acked[node] = turn or version
 
     @property
     def leaves_residuals(self) -> bool:

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from fedsys.wire.schema import Array, Schema
 
 _BEFORE = ".before"
 """Ending of a file's name while a new one takes its place."""
+_TURN = "before-"
+"""Beginning of the names of ``NodeState.earlier`` in a node's file."""
 _MODEL_FILE = re.compile(r"model-(\d+)-[0-9a-f]{8}\..*")
 
 
@@ -40,6 +42,8 @@ class Pending:
     """Update plus old residual, float32 [n]: the next residual if the server never used it."""
     left: F32
     """What the codec dropped, float32 [n]: the next residual if the server did use it."""
+    turn: int = 0
+    """Of the request; 0 where requests have none, and the version tells updates apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,29 +56,42 @@ class NodeState:
     held_version: int = 0
     """Model version that the node holds in full; 0 is none."""
     held_checksum: int = 0
+    earlier: Mapping[int, F32 | None] = field(default_factory=dict)
+    """Turn to the residual before it, for turns before the pending one that were about the same
+    model: a server that goes back to its checkpoint may ask for any of these updates again."""
 
-    def settled(self, *, version: int, acked_version: int, rule: ResidualRule) -> "NodeState":
+    def settled(
+        self, *, version: int, acked_version: int, rule: ResidualRule, turn: int = 0
+    ) -> "NodeState":
         """The state before an update from ``version``, knowing what the server has accepted.
 
+        Where requests have a ``turn``, that stands for the version in what was sent and accepted.
         An update from this same version was sent before a crash: it is made again from the same
         residual, which gives the same bytes. An older one was accepted if the server says so;
         if not, all of it goes back into the residual. ``rule`` says what its age leaves of it.
         """
         if self.pending is None:
             return self
-        accepted = self.pending.version == acked_version
-        if self.pending.version >= version and not accepted:
-            return replace(self, pending=None)
+        sent, now = (self.pending.turn, turn) if turn else (self.pending.version, version)
+        accepted = sent == acked_version
+        if sent >= now and not accepted:
+            residual = self.earlier.get(now, self.residual)
+            earlier = {n: one for n, one in self.earlier.items() if n < now}
+            return replace(self, residual=residual, pending=None, earlier=earlier)
         residual = self.pending.left if accepted else self.pending.compensated
         aged = rule.aged(residual, version - self.pending.version)
-        return replace(self, residual=aged, pending=None)
+        is_same = turn > 0 and version == self.pending.version
+        earlier = {**self.earlier, sent: self.residual} if is_same else {}
+        return replace(self, residual=aged, pending=None, earlier=earlier)
 
     def of_size(self, n: int) -> "NodeState":
         """This state; without residuals if those are of another model than one of ``n`` values."""
-        sizes = {self.residual.size} if self.residual is not None else set()
+        sizes = {one.size for one in (self.residual, *self.earlier.values()) if one is not None}
         if self.pending is not None:
             sizes |= {self.pending.compensated.size, self.pending.left.size}
-        return self if sizes <= {n} else replace(self, residual=None, pending=None)
+        if sizes <= {n}:
+            return self
+        return replace(self, residual=None, pending=None, earlier={})
 
 
 @dataclass(frozen=True)
@@ -150,12 +167,18 @@ class ClientStore:
                     version=numbers["pending"],
                     compensated=arrays["compensated"],
                     left=arrays["left"],
+                    turn=numbers.get("turn", 0),
                 )
             return NodeState(
                 residual=arrays.get("residual"),
                 pending=pending,
                 held_version=numbers["held"],
                 held_checksum=numbers["checksum"],
+                earlier={
+                    turn: arrays.get(f"{_TURN}{turn}")
+                    for name, turn in numbers.items()
+                    if name.startswith(_TURN)
+                },
             )
         except (FileNotFoundError, SafetensorError, KeyError, ValueError):
             return NodeState()
@@ -180,7 +203,13 @@ class ClientStore:
             arrays["residual"] = state.residual
         if state.pending is not None:
             numbers["pending"] = state.pending.version
+            if state.pending.turn:
+                numbers["turn"] = state.pending.turn
             arrays |= {"compensated": state.pending.compensated, "left": state.pending.left}
+        for turn, residual in state.earlier.items():
+            numbers[f"{_TURN}{turn}"] = turn
+            if residual is not None:
+                arrays[f"{_TURN}{turn}"] = residual
         self._replace(Path(self._node_path(node)), arrays, {k: str(v) for k, v in numbers.items()})
 
     def load_model(self, version: int, checksum: int) -> HeldModel | None:

@@ -82,7 +82,8 @@ def stage_seconds(records: Sequence[RoundRecord]) -> dict[str, float]:
     """Seconds that an average accepted client spends in each stage of an average round.
 
     ``wait`` is the rest of the round: for slower clients, a deadline, the server. The four add up
-    to the mean length of a round.
+    to the mean length of a round, unless the strategy is asynchronous: clients are then at work
+    for longer than that.
     """
     sums = dict.fromkeys(STAGES, 0.0)
     for record in records:

@@ -73,6 +73,33 @@ def test_settled_residual(sent, now, acked, decay, expected):
     assert (settled.held_version, settled.held_checksum) == (sent, 77)
 
 
+@pytest.mark.parametrize(
+    ("turn", "version", "acked", "expected", "kept"),
+    [
+        pytest.param(6, 3, 5, LEFT, {4: None, 5: OLD}, id="accepted, the same model again"),
+        pytest.param(6, 3, 4, COMPENSATED, {4: None, 5: OLD}, id="lost, the same model again"),
+        pytest.param(6, 4, 5, LEFT, {}, id="accepted, another model: nobody goes back beyond it"),
+        pytest.param(5, 3, 3, OLD, {4: None}, id="the same request after a crash"),
+        pytest.param(4, 3, 3, None, {}, id="the one before it, after a crash"),
+    ],
+)
+def test_where_requests_have_turns_those_tell_updates_of_one_model_apart(
+    turn, version, acked, expected, kept, tmp_path
+):
+    pending = Pending(version=3, compensated=COMPENSATED, left=LEFT, turn=5)
+    store = ClientStore(tmp_path, shared=True)
+    store.save(7, NodeState(residual=OLD, pending=pending, held_version=3, earlier={4: None}))
+    settled = store.load(7).settled(
+        version=version, acked_version=acked, rule=ResidualRule(), turn=turn
+    )
+    assert settled.pending is None
+    assert settled.earlier.keys() == kept.keys()
+    pairs = [(settled.earlier[number], kept[number]) for number in kept]
+    for found, known in [(settled.residual, expected), *pairs]:
+        assert (found is None) == (known is None)
+        assert found is None or np.array_equal(found, known)
+
+
 def test_a_state_without_pending_update_is_settled():
     state = NodeState(residual=OLD, held_version=2)
     assert state.settled(version=9, acked_version=4, rule=ResidualRule(decay=0.5)) is state

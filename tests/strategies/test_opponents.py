@@ -18,7 +18,7 @@ from fedsys.registry import available, load
 from netem.grid import VirtualGrid
 from netem.profiles import link_for
 from strategies._base import CONTROLLER_PARTS, replay
-from strategies._flower import RoundBudget
+from strategies._buffered import budget_for
 from strategies.server_app import controller_for
 
 NAMES = [name for name in available("strategies") if name != "server_app"]
@@ -153,6 +153,7 @@ MOVES = {
     "adaquant": ("uplink", {"local_epochs": 2, "initial_levels": 3}),
     "adasparse": ("uplink", {}),
     "cost_effective": ("local_steps", {"probe_rounds": 1}),
+    "fedbuff": ("node_id", {"buffer": 3}),
     "feddq": ("uplink", {"local_epochs": 2}),
     "fedluck": ("local_steps", {}),
     "fedprox": ("local_steps", {"local_epochs": 2}),
@@ -202,7 +203,7 @@ def simulated(tmp_path, name, options):
         seed=3,
     )
     examples = dict(zip(contexts, task.examples_per_client(), strict=True))
-    strategy = RoundBudget(
+    strategy = budget_for(
         experiment, controller_for(experiment), examples, task.initial_arrays(), task.evaluate
     )
     with threadpool_limits(1):

@@ -1,0 +1,345 @@
+"""The loop of asynchronous strategies: replies are used as they come, nobody waits for the others.
+
+One round is one server step, and its record holds the replies since the last one. Replies that come
+at the same moment are all taken, in the order in which their clients were asked, before those who
+sent them are replaced: by clients drawn from all that are not in flight, who get the newest model.
+
+Between two rounds clients are at work. A checkpoint has their replies, so that a run that was
+resumed goes on with them as an unbroken one.
+"""
+
+import bisect
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, cast
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedsys._flwr_private import message_bytes, message_from_bytes
+from fedsys.codecs._chain import parse
+from fedsys.config.schema import Experiment
+from fedsys.errors import ConfigError
+from fedsys.middleware.envelope import piece_bytes_for, unsealed_reply
+from fedsys.nodes import NodeCounts
+from fedsys.partial import Partial
+from fedsys.rng import rng_for
+from fedsys.types import F32, ClientPlan, ClientReport, LinkSample, RoundPlan, RoundRecord
+from fedsys.wire.schema import Array as Values
+from strategies._aggregate import Mean
+from strategies._base import Controller, Scene, is_asynchronous
+from strategies._flower import Evaluate, RoundBudget, now_s, sent_bytes
+from strategies._round import (
+    Outcome,
+    Taking,
+    cancel,
+    measured,
+    messages_for,
+    missing_report,
+    report_on,
+    take,
+)
+
+
+class Asynchronous(Controller[Any], Protocol):
+    """What a controller has beside the usual where ``is_asynchronous`` is true."""
+
+    @property
+    def buffer(self) -> int:
+        """Updates per server step."""
+        ...
+
+    @property
+    def max_staleness(self) -> int:
+        """Server steps after which an update is of no use."""
+        ...
+
+    def in_flight(self, scene: Scene) -> int:
+        """How many clients are at work at any time."""
+        ...
+
+    def weight(self, staleness: int) -> float:
+        """What an example counts for in an update of that many server steps ago, at most 1.
+
+        The step is the sum of what they count for over their number: old updates shorten it.
+        """
+        ...
+
+    def ask(self, scene: Scene, round_number: int, nodes: Sequence[int]) -> RoundPlan:
+        """What these nodes are to do."""
+        ...
+
+
+def budget_for(
+    experiment: Experiment,
+    controller: Controller[Any],
+    examples: Mapping[int, int],
+    arrays: Mapping[str, Values],
+    evaluate: Evaluate | None = None,
+) -> RoundBudget:
+    """The loop that ``controller`` is made for."""
+    kind = BufferedBudget if is_asynchronous(controller) else RoundBudget
+    return kind(experiment, controller, examples, arrays, evaluate)
+
+
+def require_rounds(experiment: Experiment, controller: Controller[Any]) -> None:
+    """Raise ConfigError for a controller that can only be simulated."""
+    if is_asynchronous(controller):
+        raise ConfigError(
+            f"strategy '{experiment.strategy.name}' is asynchronous and runs in simulations only; "
+            "choose another one for real devices"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A client that is at work, or whose reply has not been used."""
+
+    client: ClientPlan
+    turn: int
+    """Which of its requests it is."""
+    version: int
+    """Of the model that it was sent."""
+    step: int
+    """Server steps made before that."""
+    sent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    """A reply, or the news that there is none, that has not been used."""
+
+    asked: _Asked
+    sample: LinkSample
+    reply: Message | None
+
+
+class BufferedBudget(RoundBudget):
+    """Runs an asynchronous controller until the first budget is met."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        controller: Controller[Any],
+        examples: Mapping[int, int],
+        arrays: Mapping[str, Values],
+        evaluate: Evaluate | None = None,
+    ) -> None:
+        super().__init__(experiment, controller, examples, arrays, evaluate)
+        self._asynchronous = cast(Asynchronous, controller)
+        self._flight: dict[str, _Asked] = {}
+        """Message id to who is at work on it, in the order of asking."""
+        self._came: deque[_Came] = deque()
+        self._turns: dict[int, int] = {}
+        """Node to the number of its requests."""
+        self._failed: set[int] = set()
+        """Nodes of whom nothing could be used since the last step."""
+        self._draws = 0
+        self._bases: dict[int, F32] = {}
+        """Version to the model as clients got it, where updates cannot be read without."""
+        self._needs_bases = not parse(experiment.codec.uplink).stages
+        self._kept: dict[str, Message] = {}
+        """Replies of a checkpoint to messages in flight, until the grid has taken them up."""
+
+    def tensors(self) -> dict[str, Values]:
+        """The arrays of a checkpoint; waits for what clients in flight compute."""
+        kept = {f"model.{version}": base for version, base in self._bases.items()}
+        for number, reply in enumerate(self._replies()):
+            if reply is not None:
+                kept[f"reply.{number}"] = np.frombuffer(message_bytes(reply), np.uint8)
+        return super().tensors() | kept
+
+    def state(self) -> dict[str, Any]:
+        """The rest of a checkpoint, JSON-able."""
+        came = [{**asdict(one.asked), "sample": asdict(one.sample)} for one in self._came]
+        flight = [{**asdict(asked), "id": name} for name, asked in self._flight.items()]
+        turns = list(self._turns.items())
+        return super().state() | {
+            "draws": self._draws,
+            "turns": turns,
+            "flight": flight,
+            "came": came,
+        }
+
+    def restore(
+        self,
+        tensors: Mapping[str, Values],
+        state: Mapping[str, Any],
+        records: Sequence[RoundRecord],
+    ) -> None:
+        """Continue after ``records``, from the checkpoint that was taken after the last of them."""
+        super().restore(tensors, state, records)
+        try:
+            self._draws, self._turns = int(state["draws"]), dict(state["turns"])
+            flight, came = state["flight"], state["came"]
+            for number, saved in enumerate(flight):
+                self._flight[saved["id"]] = _asked(saved)
+                self._kept[saved["id"]] = _message(tensors[f"reply.{number}"])
+            for number, saved in enumerate(came, start=len(flight)):
+                packed = tensors.get(f"reply.{number}")
+                reply = None if packed is None else _message(packed)
+                self._came.append(_Came(_asked(saved), LinkSample(**saved["sample"]), reply))
+            for name, array in tensors.items():
+                if name.startswith("model."):
+                    self._bases[int(name.removeprefix("model."))] = array.copy()
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"the checkpoint is not one of this experiment: {error}") from error
+
+    def _begin(self, grid: Grid, number: int) -> None:
+        if not hasattr(grid, "receive_next"):
+            require_rounds(self._experiment, self._controller)
+        if self._kept:
+            grid.take_up(self._kept.values())  # type: ignore[attr-defined]
+            self._kept = {}
+        self._grid, self._sent_s, self._before = grid, now_s(grid), sent_bytes(grid)
+        self._failed.clear()
+        if not self._came:
+            self._ask(grid, number)
+
+    def _end(self, grid: Grid, number: int) -> RoundRecord:
+        """Fill the buffer and step the model; the record lacks the evaluation.
+
+        Who fails is not asked again before the next step, and where very many do, they are not
+        replaced either: when nobody is left, the step is made of what has come.
+        """
+        partial = Partial(self._codec.schema.n, normalise=False)
+        used: list[_Asked] = []
+        reports: list[ClientReport] = []
+        while partial.count < self._asynchronous.buffer:
+            if not self._came:
+                self._ask(grid, number)
+                if not self._flight:
+                    break
+                self._wait(grid)
+                continue
+            came = self._came.popleft()
+            report = self._take(came, partial, number)
+            used.append(came.asked)
+            reports.append(report)
+            if not report.accepted and report.staleness <= self._asynchronous.max_staleness:
+                self._failed.add(report.node_id)
+        outcome = Outcome(tuple(reports), Mean(partial))
+        examples = sum(report.examples for report in reports if report.accepted)
+        self._move(outcome.mean, partial.weight / examples if examples else 1.0)
+        plan = self._asynchronous.ask(self._scene, number, ())
+        plan = replace(plan, clients=tuple(asked.client for asked in used))
+        return self._recorded(grid, plan, outcome)
+
+    def _ask(self, grid: Grid, number: int) -> None:
+        """Send the current model until as many clients as there should be are in flight."""
+        most = self._asynchronous.in_flight(self._scene)
+        bearable = max(self._asynchronous.buffer, most)
+        most -= max(0, len(self._failed) - bearable)
+        nodes = self._drawn(most - len(self._flight))
+        if not nodes:
+            return
+        plan = self._asynchronous.ask(self._scene, number, nodes)
+        self._codec.piece_bytes = piece_bytes_for(grid)
+        version = self._codec.advance(self.arrays(), plan.downlink)
+        for node in nodes:
+            self._turns[node] = self._turns.get(node, 0) + 1
+        messages: dict[int, Message] = {}
+        for turn in {self._turns[node] for node in nodes}:
+            alike = [c for c in plan.clients if self._turns[c.node_id] == turn]
+            part = replace(plan, clients=tuple(alike))
+            for message in messages_for(self._codec, part, turn=turn):
+                messages[message.metadata.dst_node_id] = message
+        ids = grid.push_messages([messages[client.node_id] for client in plan.clients])
+        sent_s, step = now_s(grid), number - 1
+        for message_id, client in zip(ids, plan.clients, strict=True):
+            turn = self._turns[client.node_id]
+            self._flight[message_id] = _Asked(client, turn, version, step, sent_s)
+        if self._needs_bases:
+            needed = {asked.version for asked in self._flight.values()}
+            self._bases[version] = self._codec.downlink.model()
+            self._bases = {v: base for v, base in self._bases.items() if v in needed}
+
+    def _drawn(self, count: int) -> list[int]:
+        """Up to ``count`` clients that are neither in flight nor have failed, in ascending order.
+
+        The first are those of any strategy's first cohort.
+        """
+        if not self._turns:
+            return list(self._scene.sample(1, count))
+        examples = self._scene.examples
+        nodes = examples.nodes if isinstance(examples, NodeCounts) else sorted(examples)
+        taken = self._failed | {asked.client.node_id for asked in self._flight.values()}
+        busy = sorted(bisect.bisect_left(nodes, node) for node in taken)
+        drawn = []
+        for _ in range(min(count, len(nodes) - len(busy))):
+            self._draws += 1
+            rng = rng_for(self._scene.seed, "replacement", self._draws)
+            place = int(rng.integers(len(nodes) - len(busy)))
+            for other in busy:  # from the place among the free to the place among all
+                if other > place:
+                    break
+                place += 1
+            bisect.insort(busy, place)
+            drawn.append(nodes[place])
+        return sorted(drawn)
+
+    def _wait(self, grid: Grid) -> None:
+        """Let time pass until somebody has answered, or the first one in flight is too late."""
+        oldest_s = next(iter(self._flight.values())).sent_s
+        deadline_s = self._scene.deadline_s
+        left_s = None if deadline_s is None else max(0.0, oldest_s + deadline_s - now_s(grid))
+        replies = grid.receive_next(timeout=left_s)  # type: ignore[attr-defined]
+        for reply in replies:
+            message_id = reply.metadata.reply_to_message_id
+            if (answered := self._flight.pop(message_id, None)) is not None:
+                self._came.append(_Came(answered, measured(grid, message_id), reply))
+        if replies:
+            return
+        # Without a deadline nothing will ever come again.
+        late = [
+            message_id
+            for message_id, asked in self._flight.items()
+            if deadline_s is None or asked.sent_s == oldest_s
+        ]
+        for message_id in late:
+            silent = self._flight.pop(message_id)
+            self._came.append(_Came(silent, measured(grid, message_id), None))
+        cancel(grid, late)
+
+    def _take(self, came: _Came, partial: Partial, number: int) -> ClientReport:
+        """Put the update into the buffer, or say why not."""
+        asked, sample = came.asked, came.sample
+        client, sent_s = asked.client, asked.sent_s
+        staleness, most = number - 1 - asked.step, self._asynchronous.max_staleness
+        if came.reply is None:
+            report = missing_report(client, sample, self._scene.deadline_s)
+        elif staleness > most and not came.reply.has_error():
+            self._codec.seen(client.node_id, asked.version)
+            report = report_on(client, sample, sent_s, reason=f"more than {most} server steps old")
+        else:
+            base = self._bases.get(asked.version)
+            share = self._asynchronous.weight(staleness)
+            taking = Taking(self._codec, partial, asked.version, base, share, asked.turn)
+            report = take(unsealed_reply(came.reply), client, taking, sample, sent_s)
+        return replace(report, staleness=staleness)
+
+    def _replies(self) -> Iterator[Message | None]:
+        """The replies of those in flight, and those that have come."""
+        for message_id in self._flight:
+            if message_id in self._kept:
+                yield self._kept[message_id]
+            elif self._grid is not None:
+                yield from self._grid.to_come([message_id])  # type: ignore[attr-defined]
+        for came in self._came:
+            yield came.reply
+
+
+def _message(packed: Values) -> Message:
+    return message_from_bytes(packed.tobytes())
+
+
+def _asked(saved: Mapping[str, Any]) -> _Asked:
+    return _Asked(
+        ClientPlan(**saved["client"]),
+        saved["turn"],
+        saved["version"],
+        saved["step"],
+        saved["sent_s"],
+    )
