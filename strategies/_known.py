@@ -1,6 +1,5 @@
 """What the adaptive controller has learned; rebuilt from the records when a run is resumed."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 from fedsys.types import RoundRecord
 from strategies._base import Scene
 from strategies._estimate import Estimates
-from strategies._offers import BY_SPEC, LADDER, Offer
+from strategies._offers import BY_SPEC, Offer
 from strategies._progress import Progress
 from strategies._search import Choice
 from strategies._waiting import Punctuality
@@ -18,11 +17,9 @@ from strategies._waiting import Punctuality
 FIRST_OVERHEAD_BYTES = 9500.0
 """What a message has beside the update, until one was seen."""
 WINDOW = 8
-"""Rounds whose losses are compared with the same number before them to see a stall."""
-STALL_FRACTION = 0.01
-"""A loss that fell by less than this from one window to the next has stalled ..."""
-NOISE_FRACTION = 0.02
-"""... if it is known this well; noisier losses cannot tell a stall from slow progress."""
+"""Rounds whose losses are averaged where only a part of all clients answers in each."""
+KEPT = 0.2
+"""Clients have drifted apart where the common model keeps less than this of what they gain."""
 ROSE = 1.05
 """A loss that rose by more than this means that the last step went too far."""
 
@@ -45,9 +42,9 @@ class State:
     """Nodes whose link changed in the last round."""
     losses: tuple[float, ...] = ()
     """Training loss of the model as received, since the last change of phase."""
+    gains: tuple[float, ...] = ()
+    """By how much clients were below these losses on their own, in the mean over their steps."""
     max_steps: int | None = None
-    hardest: int = len(LADDER) - 1
-    """Index of the hardest codec still allowed."""
     decided: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     """Round to what was decided for it in this state, so that it is worked out once."""
 
@@ -56,16 +53,18 @@ class State:
         """Whether the loss rose in the last round."""
         return len(self.losses) > 1 and self.losses[-1] > ROSE * self.losses[-2]
 
-    @property
-    def stalled(self) -> bool:
-        """Whether the later half of two windows is no better, and that is not just noise."""
-        if len(self.losses) < 2 * WINDOW:
+    def has_drifted(self, *, everyone: bool) -> bool:
+        """Whether the common model falls short of what its clients gain on their own data.
+
+        Where not ``everyone`` answers, losses are of other clients' data each time, and only the
+        mean over many rounds tells.
+        """
+        mean, apart = (1, 2) if everyone else (WINDOW, WINDOW)
+        if len(self.losses) < mean + apart:
             return False
-        before, after = np.array(self.losses[:WINDOW]), np.array(self.losses[WINDOW:])
-        error = math.sqrt((before.var(ddof=1) + after.var(ddof=1)) / WINDOW)
-        level = float(before.mean())
-        known = error < NOISE_FRACTION * level
-        return known and float(after.mean()) > (1 - STALL_FRACTION) * level
+        losses, gained = self.losses[-mean - apart :], sum(self.gains[-mean - apart :][:apart])
+        kept = (sum(losses[:mean]) - sum(losses[-mean:])) / mean
+        return gained > 0 and kept < KEPT * gained
 
     def size(self, scene: Scene, way: str, offer: Offer) -> float:
         """Bytes of a message: as seen, or as the offer says plus the overhead seen on others."""

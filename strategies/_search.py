@@ -111,17 +111,12 @@ def share_out(
     return Work(steps, is_slow, finish_s, alone_s)
 
 
-def harder(offer: Offer, hardest: int) -> Offer:
-    """The codec of a slow node: some rungs down the ladder, not below ``hardest``."""
+def harder(offer: Offer) -> Offer:
+    """The codec of a slow node: some rungs down the ladder."""
     if offer not in LADDER:
         return offer
     at = LADDER.index(offer)
-    return LADDER[max(at, min(hardest, at + HARDER_BY))]
-
-
-def finer(offer: Offer) -> Offer:
-    """The next lighter codec of the ladder."""
-    return LADDER[max(0, LADDER.index(offer) - 1)]
+    return LADDER[min(len(LADDER) - 1, at + HARDER_BY)]
 
 
 Knobs = Mapping[str, Sequence[object]]

@@ -24,6 +24,18 @@ def received_loss(record: RoundRecord) -> float | None:
     return weighted((r.examples, r.first_loss) for r in record.reports if r.accepted)
 
 
+def own_gain(record: RoundRecord) -> float:
+    """How far the accepted clients' mean loss is below that of the model they received; or 0."""
+    return (
+        weighted(
+            (r.examples, r.first_loss - r.train_loss)
+            for r in record.reports
+            if r.accepted and r.first_loss is not None and r.train_loss is not None
+        )
+        or 0.0
+    )
+
+
 def mean_energy(record: RoundRecord) -> float | None:
     """Mean of the accepted updates' squared norms, weighted by examples."""
     return weighted(

@@ -31,7 +31,7 @@ class Limits:
 
     def slow(self, offer: Offer) -> Offer:
         """The codec of a slow node where the others have ``offer``."""
-        return harder(offer, LADDER.index(self.ups[-1])) if len(self.ups) > 1 else offer
+        return harder(offer) if len(self.ups) > 1 else offer
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
 from strategies._known import WINDOW, State, median_epoch
 from strategies._offers import BY_SPEC, LADDER, Offer
-from strategies._search import Choice, Cohort, Work, finer
-from strategies._signals import received_loss
+from strategies._search import Choice, Cohort, Work
+from strategies._signals import own_gain, received_loss
 from strategies._ways import Limits, Ways
 
 LEARNING_ROUNDS = 4
@@ -67,7 +67,7 @@ class Adaptive:
     stretch: bool = True
     """Lengthen the server's step where updates disagree (FedExP)."""
     late_phase: bool = True
-    """Halve the steps and take finer codecs when the loss stalls."""
+    """Halve the steps when clients drift apart."""
     fednova: bool = True
     """Divide updates by their local steps, because these differ."""
 
@@ -118,10 +118,10 @@ class Adaptive:
         )
 
     def observe(self, scene: Scene, state: State, record: RoundRecord) -> State:
-        """Learn links, sizes, losses and how updates behave; notice a stall."""
+        """Learn links, sizes, losses and how updates behave; notice a drift."""
         found = self._decide(scene, state, record.round)
         estimates, moved = state.estimates.seen(record.reports)
-        loss = received_loss(record)
+        loss, gain = received_loss(record), own_gain(record)
         accepted = [report.node_id for report in record.reports if report.accepted]
         learned = State(
             estimates=estimates,
@@ -138,12 +138,15 @@ class Adaptive:
             rounds=state.rounds + 1,
             moved=tuple(moved),
             losses=(state.losses + (() if loss is None else (loss,)))[-2 * WINDOW :],
+            gains=(state.gains + (() if loss is None else (gain,)))[-2 * WINDOW :],
             max_steps=state.max_steps,
-            hardest=state.hardest,
         )
-        if not self.late_phase or not learned.stalled:
+        everyone = len(accepted) == len(scene.examples)
+        if not self.late_phase or not learned.has_drifted(everyone=everyone):
             return learned
-        return self._later(learned, found.choice, median_epoch(scene, found.nodes))
+        steps = found.choice.local_steps
+        fewer = max(min(median_epoch(scene, found.nodes), steps), steps // 2)
+        return replace(learned, losses=(), gains=(), max_steps=fewer)
 
     def _decide(self, scene: Scene, state: State, round_number: int) -> Decision:
         if round_number not in state.decided:
@@ -179,11 +182,10 @@ class Adaptive:
         return choice, "best progress per second"
 
     def _limits(self, scene: Scene, state: State, nodes: Sequence[int]) -> Limits:
-        allowed = LADDER[: state.hardest + 1]
         return Limits(
             steps=self._steps(state, median_epoch(scene, nodes)),
-            ups=allowed if self.choose_uplink else (_offer(scene.uplink),),
-            downs=allowed if self.choose_downlink else (_offer(scene.downlink),),
+            ups=LADDER if self.choose_uplink else (_offer(scene.uplink),),
+            downs=LADDER if self.choose_downlink else (_offer(scene.downlink),),
             equalise=self.equalise,
         )
 
@@ -204,13 +206,6 @@ class Adaptive:
             return 1.0
         answering = scene.cohort * state.punctuality.answering / len(scene.examples)
         return 1 + (MAX_STRETCH - 1) * math.sqrt(min(1.0, answering))
-
-    def _later(self, state: State, choice: Choice, epoch: int) -> State:
-        """After a stall: half the steps and finer codecs, and the losses count from here."""
-        lighter = LADDER.index(finer(choice.up)) if self.choose_uplink else state.hardest
-        hardest = max(lighter, LADDER.index(BY_SPEC["int8"]))
-        fewer = max(min(epoch, choice.local_steps), choice.local_steps // 2)
-        return replace(state, losses=(), max_steps=fewer, hardest=min(state.hardest, hardest))
 
 
 def _offer(spec: str) -> Offer:

@@ -195,6 +195,13 @@ def test_a_codec_of_the_grid_is_refused_by_the_name_of_its_option(capsys, place)
     assert "--oracle-codecs: no codec 'zip'; choose from" in line
 
 
+@pytest.mark.parametrize("target", ["0", "-0.5"])
+def test_a_target_that_every_run_reaches_is_refused(target, capsys, place):
+    assert run(["report", str(place), "--target", target]) == 2
+    line = f"fedsys: error: --target {target}: must be above 0, at most 1\n"
+    assert capsys.readouterr().err == line
+
+
 def test_a_missing_data_folder_is_refused_with_how_to_get_the_data(capsys, place):
     line = refusal(
         capsys, place, "simulate", "x.toml",

@@ -111,6 +111,7 @@ def run_cell(cell: Cell) -> str:
             (cell.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
             return f"{_first_line(error)} (see {cell.path / 'error.txt'})"
         return _first_line(error)
+    (cell.path / "error.txt").unlink(missing_ok=True)
     return ""
 
 

@@ -27,7 +27,9 @@ def proxy_command(
         list[str] | None, typer.Option(help="[HOST:]PORT=LINK, once for each node.")
     ] = None,
     upstream: Annotated[str | None, typer.Option(help="HOST:PORT of the server.")] = None,
-    seed: Annotated[int, typer.Option(help="Draws links, jitter and loss.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Draws links, jitter and loss; that of a run by default, 1.")
+    ] = None,
     server_egress_bps: Annotated[
         float | None, typer.Option(help="What all downloads share.")
     ] = None,
@@ -46,20 +48,20 @@ def proxy_command(
     Prints one line of JSON with all addresses once it listens.
     """
     # Imported here, because it brings Flower, which the other commands start without.
-    from netem.proxy.plan import load_plan, plan_for
+    from netem.proxy.plan import DEFAULT_SEED, load_plan, plan_for
 
-    options = [listen, link, node, upstream, server_egress_bps, server_ingress_bps]
+    options = [listen, link, node, upstream, seed, server_egress_bps, server_ingress_bps]
     if file is None:
         plan = plan_for(
             _pairs(listen, link, node or []),
             upstream=upstream,
-            seed=seed,
+            seed=DEFAULT_SEED if seed is None else seed,
             server_egress_bps=server_egress_bps,
             server_ingress_bps=server_ingress_bps,
             control=control,
             schedule=schedule,
         )
-    elif seed or control or schedule or any(option is not None for option in options):
+    elif control or schedule or any(option is not None for option in options):
         raise ConfigError(f"{file}: give a file or options, not both")
     else:
         plan = load_plan(file)

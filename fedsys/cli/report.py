@@ -21,7 +21,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
     out: Annotated[Path | None, typer.Option(help="Where the page goes.")] = None,
     target: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Instead of the experiments' run.target.")
+        float | None, typer.Option(max=1, help="Instead of the experiments' run.target.")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="Also write the table as JSON.")] = None,
 ) -> None:
@@ -44,6 +44,8 @@ def report(
 
 def read_comparison(paths: Sequence[Path], target: float | None) -> Comparison:
     """The runs in ``paths``, those of one name in one row."""
+    if target is not None and target <= 0:
+        raise ConfigError(f"--target {target:g}: must be above 0, at most 1")
     folders = [(run, names) for path in paths for run, names in _runs_in(path)]
     targets = {folder.experiment.run.target for folder, _ in folders}
     if target is None and len(targets) > 1:

@@ -1,9 +1,11 @@
 """What messages become, in whichever process: the app's replies, one by one or many at once."""
 
 import importlib
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -60,6 +62,11 @@ class Block:
         )
 
 
+@cache
+def _say_once(text: str) -> None:
+    print(f"fedsys: {text}", file=sys.stderr, flush=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """Any other work: ``module:function`` with arguments that can be pickled."""
@@ -107,7 +114,8 @@ class Service:
         contexts = [self._context(order) for order in block.orders]
         try:
             return handler(messages, contexts, block.sums)
-        except Exception:
+        except Exception as error:
+            _say_once(f"{self.cohort} failed, clients train one by one: {error!r}")
             return None
 
     def _alone(self, order: Order) -> Answer:

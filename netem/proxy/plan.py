@@ -13,6 +13,8 @@ from netem.proxy.server import NodePort, ShapingProxy
 from netem.spec import parse_link
 
 UNLIMITED_BPS = float("inf")
+DEFAULT_SEED = 1
+"""That of an experiment that names none: its nodes then have the same links here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class ProxyPlan:
 
     upstream: Address
     nodes: tuple[NodePort, ...]
-    seed: int = 0
+    seed: int = DEFAULT_SEED
     server_egress_bps: float = UNLIMITED_BPS
     server_ingress_bps: float = UNLIMITED_BPS
     control: Address | None = None
@@ -43,7 +45,7 @@ class ProxyPlan:
 @dataclass(frozen=True, kw_only=True)
 class _File:
     upstream: str
-    seed: int = 0
+    seed: int = DEFAULT_SEED
     server_egress_bps: float = UNLIMITED_BPS
     server_ingress_bps: float = UNLIMITED_BPS
     control: str = ""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsys._flwr_private import set_task_identity
-from fedsys.engine.serving import Block, Order
+from fedsys.engine.serving import Block, Order, Service
 
 set_task_identity(1)
 VALUES = st.booleans() | st.integers(0, 1) | st.floats(0, 1) | st.text(max_size=2)
@@ -60,3 +60,24 @@ def test_so_does_one_with_an_error_in_it():
         pickle.dumps(Block([Order(asked, {}, None), Order(failed, {}, None)], False))
     )
     assert arrived.orders[1].message.error.reason == "gone"
+
+
+def test_a_cohort_handler_that_fails_is_told_of_once_and_the_app_serves_one_by_one(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "half_app.py").write_text(
+        "from flwr.app import Message, RecordDict\n"
+        "def cohort(messages, contexts, sums):\n"
+        "    raise ValueError('no luck')\n"
+        "def app(message, context):\n"
+        "    return Message(RecordDict(), reply_to=message)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    service = Service(app="half_app:app", run_id=1, run_config={}, cohort="half_app:cohort")
+    messages = [Message(RecordDict(), node, "train") for node in (1, 2)]
+    block = Block([Order(message, {}, None) for message in messages], True, None)
+    for _ in range(2):
+        answers = service.serve(block)
+        assert [reply.has_error() for reply, _ in answers] == [False, False]
+    told = capsys.readouterr().err
+    assert told.count("half_app:cohort failed, clients train one by one: ValueError") == 1

@@ -64,6 +64,8 @@ class World:
     loss: Callable[[int], float] = lambda round_: 2.0 * 0.8**round_
     norm: Callable[[int, int], float] = lambda round_, node_id: 1.0
     """Of a node's update in a round."""
+    fitted: float = 1.0
+    """Part of a loss that clients have left on their own data, in the mean over their steps."""
     records: list[RoundRecord] = field(default_factory=list)
     plans: list[RoundPlan] = field(default_factory=list)
 
@@ -116,7 +118,7 @@ class World:
             examples=self.scene.examples[client.node_id],
             local_steps=client.local_steps,
             first_loss=self.loss(plan.round),
-            train_loss=self.loss(plan.round),
+            train_loss=self.fitted * self.loss(plan.round),
             update_norm=self.norm(plan.round, client.node_id),
             download_s=download_s,
             train_s=train_s,

@@ -16,7 +16,6 @@ from strategies._search import (
     Choice,
     Cohort,
     climb,
-    finer,
     harder,
     share_out,
     waited_s,
@@ -42,13 +41,10 @@ def test_the_ladder_goes_from_light_to_hard():
     assert list(BY_SPEC) == [offer.spec for offer in LADDER]
 
 
-def test_finer_and_harder_stay_on_the_ladder():
-    assert finer(LADDER[3]) == LADDER[2]
-    assert finer(LADDER[0]) == LADDER[0]
-    assert harder(LADDER[1], hardest=8) == LADDER[3]
-    assert harder(LADDER[1], hardest=2) == LADDER[2]
-    assert harder(LADDER[3], hardest=2) == LADDER[3]
-    assert harder(EXACT, hardest=8) == EXACT
+def test_a_harder_codec_stays_on_the_ladder():
+    assert harder(LADDER[1]) == LADDER[3]
+    assert harder(LADDER[-2]) == LADDER[-1]
+    assert harder(EXACT) == EXACT
 
 
 def test_equal_nodes_do_equal_work():

@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from fedsys.cli.main import run
+from fedsys.config.load import parse_experiment
+from netem.proxy.plan import load_plan
 
 pytestmark = pytest.mark.net
 
@@ -97,6 +99,11 @@ def test_options_describe_nodes_too_and_ctrl_c_ends_it_in_peace():
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=10)[1] == ""
     assert process.returncode == 0
+
+
+def test_a_file_without_a_seed_has_the_links_of_an_experiment_without_one(tmp_path):
+    (tmp_path / "links.toml").write_text(FILE.replace("seed = 3\n", "").format(port=1, link=LINK))
+    assert load_plan(tmp_path / "links.toml").seed == parse_experiment("", where="none").run.seed
 
 
 BASE = ["--upstream", "127.0.0.1:9", "--node", "0=lte"]
