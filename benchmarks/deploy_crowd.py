@@ -64,10 +64,9 @@ class Found:
 STAGES = (
     Stage(20, SMALL_BYTES, 3),
     Stage(20, LARGE_BYTES, 3),
+    Stage(200, SMALL_BYTES, 3),
+    Stage(200, LARGE_BYTES, 3),
     Stage(20, LARGEST_BYTES, 2),
-    Stage(100, LARGE_BYTES, 3),
-    Stage(200, SMALL_BYTES, 5),
-    Stage(200, LARGE_BYTES, 5),
 )
 QUICK_STAGES = (Stage(20, SMALL_BYTES, 2), Stage(20, LARGE_BYTES // 2, 2))
 
