@@ -7,7 +7,7 @@ import os
 os.environ.setdefault("MKL_CBWR", "AVX2,STRICT")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import settings
 
 # A test is judged by what it finds; how long an example takes depends on what else runs.
 settings.register_profile("fedsys", deadline=None)
