@@ -10,6 +10,7 @@ from benchmarks.provenance import source_lines
 from benchmarks.strategies_bars import best_published, row_of
 from benchmarks.strategies_study import (
     FINAL_EVALUATIONS,
+    FINAL_ROUNDS,
     FINAL_S,
     FORESEEN_ROUNDS,
     ORDER,
@@ -145,8 +146,9 @@ def _finals(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
         return
     labels = list(next(iter(found.values())))
     yield (
-        f"Mean accuracy of the last {FINAL_EVALUATIONS} evaluations, in %, one seed. All have had "
-        "the same virtual seconds: what 150 rounds of the first take."
+        f"Mean accuracy of the last {FINAL_EVALUATIONS} evaluations, in %, one seed, after the "
+        f"virtual seconds that 150 rounds of the first take, or after {FINAL_ROUNDS} rounds if those "
+        "are sooner."
     )
     yield ""
     yield _line(["scenario", "s", *labels])

@@ -59,6 +59,7 @@ FINAL_S = {
 }
 """After how many virtual seconds final accuracies are compared: 150 rounds of the baseline."""
 FINAL_ROUNDS = 650
+"""At most: short rounds of ours end before the seconds do."""
 FINAL_EVALUATIONS = 10
 ABLATED = ("digits-dirichlet-static-1m", "digits-stragglers", "digits-markov")
 ABLATION_SEEDS = 3

@@ -5,7 +5,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -62,9 +61,8 @@ class Block:
         )
 
 
-@cache
-def _say_once(text: str) -> None:
-    print(f"fedsys: {text}", file=sys.stderr, flush=True)
+_told: set[str] = set()
+"""Cohort handlers whose failure has been told of in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,10 @@ class Service:
         try:
             return handler(messages, contexts, block.sums)
         except Exception as error:
-            _say_once(f"{self.cohort} failed, clients train one by one: {error!r}")
+            if self.cohort is not None and self.cohort not in _told:
+                _told.add(self.cohort)
+                text = f"fedsys: {self.cohort} failed, clients train one by one: {error!r}"
+                print(text, file=sys.stderr, flush=True)
             return None
 
     def _alone(self, order: Order) -> Answer:
