@@ -147,8 +147,8 @@ def _finals(found: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     labels = list(next(iter(found.values())))
     yield (
         f"Mean accuracy of the last {FINAL_EVALUATIONS} evaluations, in %, one seed, after the "
-        f"virtual seconds that 150 rounds of the first take, or after {FINAL_ROUNDS} rounds if those "
-        "are sooner."
+        "virtual seconds that 150 rounds of the first take, or after "
+        f"{FINAL_ROUNDS} rounds if those are sooner."
     )
     yield ""
     yield _line(["scenario", "s", *labels])
