@@ -24,7 +24,9 @@ class Scene:
     parameters: int
     """Coded values of the model."""
     model_bytes: int
-    """Size of the whole model as it is sent the first time."""
+    """Size of the whole model, uncompressed."""
+    first_model: str = "none"
+    """Codec in which it is sent the first time, unless that round's downlink is ``none``."""
     lr: float
     uplink: str
     downlink: str

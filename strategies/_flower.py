@@ -323,6 +323,7 @@ def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) 
         batch_size=training.batch_size * training.accumulation_steps,
         parameters=schema.n,
         model_bytes=4 * schema.n + schema.raw_n_bytes,
+        first_model=codec.first_model,
         lr=training.lr,
         uplink=codec.uplink,
         downlink=codec.downlink,

@@ -103,6 +103,17 @@ def received_whole(scene: Scene) -> float:
     return scene.model_bytes + FIRST_OVERHEAD_BYTES
 
 
+def received_first(scene: Scene) -> float:
+    """The same of the first model, in its codec."""
+    saved_bits = BY_SPEC["none"].bits - first_offer(scene).bits
+    return received_whole(scene) - scene.parameters * saved_bits / 8
+
+
+def first_offer(scene: Scene) -> Offer:
+    """The codec of the first model; bf16 has the size of fp16."""
+    return BY_SPEC.get(scene.first_model, BY_SPEC["fp16"])
+
+
 def median_epoch(scene: Scene, nodes: Sequence[int]) -> int:
     """Local steps of one epoch at the median node."""
     return int(np.median([scene.steps_per_epoch(node) for node in nodes]))

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedsys.types import F64
 from strategies._base import Scene
-from strategies._known import State, received_whole
+from strategies._known import State, received_first, received_whole
 from strategies._offers import LADDER, Offer
 from strategies._search import Choice, Cohort, Work, climb, harder, share_out
 
@@ -116,17 +116,27 @@ class Ways:
     def down_bytes(self, choice: Choice) -> float:
         """Of a download in the long run: one difference per missed round, or the whole model."""
         scene, state, whole = self.scene, self.state, received_whole(self.scene)
-        if state.choice is None or choice.down.spec == "none":
+        if choice.down.spec == "none":
             return whole
+        if state.choice is None:
+            return received_first(scene)
         gap = len(scene.examples) / len(self.cohort.step_s)
         return min(whole, gap * state.size(scene, "down", choice.down))
 
     def sizes_for(self, nodes: Sequence[int], choice: Choice, round_number: int) -> F64:
-        """Bytes of this round's downloads, float64 [c]: a node without a model gets a whole one."""
+        """Bytes of this round's downloads, float64 [c]: one difference for each missed round.
+
+        A node without a model gets the first one, too, or the whole model where that is less.
+        """
         state, whole = self.state, received_whole(self.scene)
-        one = whole if choice.down.spec == "none" else state.size(self.scene, "down", choice.down)
-        versions = [
-            round_number - state.answered[node] if node in state.answered else np.inf
+        if choice.down.spec == "none":
+            return np.full(len(nodes), whole)
+        one, first = state.size(self.scene, "down", choice.down), received_first(self.scene)
+        behind = [
+            one * (round_number - state.answered[node])
+            if node in state.answered
+            else first + one * (round_number - 1)
             for node in nodes
         ]
-        return np.minimum(whole, one * np.array(versions))
+        least: F64 = np.minimum(whole, np.array(behind))
+        return least

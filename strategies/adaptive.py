@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from fedsys.errors import ConfigError
 from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
-from strategies._known import WINDOW, State, median_epoch
+from strategies._known import WINDOW, State, first_offer, median_epoch
 from strategies._offers import BY_SPEC, LADDER, Offer
 from strategies._search import Choice, Cohort, Work
 from strategies._signals import own_gain, received_loss
@@ -182,10 +182,15 @@ class Adaptive:
         return choice, "best progress per second"
 
     def _limits(self, scene: Scene, state: State, nodes: Sequence[int]) -> Limits:
+        downs: tuple[Offer, ...] = LADDER
+        if not self.choose_downlink:
+            downs = (_offer(scene.downlink),)
+        elif state.choice is None:
+            downs = tuple(dict.fromkeys((LADDER[0], first_offer(scene))))
         return Limits(
             steps=self._steps(state, median_epoch(scene, nodes)),
             ups=LADDER if self.choose_uplink else (_offer(scene.uplink),),
-            downs=LADDER if self.choose_downlink else (_offer(scene.downlink),),
+            downs=downs,
             equalise=self.equalise,
         )
 

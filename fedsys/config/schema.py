@@ -98,11 +98,18 @@ class Training(Section):
         return self
 
 
+FirstModel = Literal["none", "fp16", "bf16", "int8", "int4"]
+"""Codecs in which every value takes up bits."""
+
+
 class CodecConfig(Section):
     """What is sent; a strategy that chooses codecs itself starts from these."""
 
     uplink: str = "none"
     downlink: str = "none"
+    first_model: FirstModel = "int8"
+    """Of the first model that is sent, if the downlink's codec is not ``none``. What it drops comes
+    with the next difference."""
     error_feedback: bool = True
     residual_decay: Fraction = 1.0
     """Factor on the residual for each round a client missed."""

@@ -5,6 +5,9 @@ server's model up to what the codec dropped, in the dtypes of the model; the nex
 taken against it, so that the error is fed back (DoubleSqueeze, Tang et al. 2019). All clients
 apply the same differences in the same order, so one model stands for all of them. A client that
 missed versions gets the differences it lacks, or the whole model when those are gone or cost more.
+
+The first version may be coded, too: it is then the difference to nothing, and whoever joins while
+all since then are kept gets them all.
 """
 
 from collections.abc import Mapping
@@ -28,6 +31,8 @@ class Downlink:
     schema: Schema
     seed: int
     ring_versions: int
+    first: str = "none"
+    """Codec of the first model, where that of its version is not ``none``."""
     version: int = 0
     sent: F32 | None = None
     """Coded values of ``version`` as clients hold it, float32 [n]."""
@@ -37,7 +42,7 @@ class Downlink:
     """The coded tensors of ``version`` as the server has it."""
     raw: bytes = b""
     deltas: dict[int, bytes] = field(default_factory=dict)
-    """Packet that leads from version v - 1 to v, for the latest versions."""
+    """Packet that leads from version v - 1 (0: nothing) to v, for the latest versions."""
     _frames: dict[int, bytes] = field(default_factory=dict)
     """What ``payload`` gave for the current version."""
     _whole: bytes | None = None
@@ -53,19 +58,23 @@ class Downlink:
         if self.sent is not None and raw == self.raw and exact == self.exact:
             return self.version
         codec, version = parse(spec), self.version + 1
+        if self.sent is None and codec.stages:
+            codec = parse(self.first)
         flat, _ = self.schema.split(arrays)
-        if self.sent is None or not codec.stages:
+        if not codec.stages:
             check_finite(flat)
             self.deltas.clear()
             self.sent, self.held = flat, exact
         else:
+            kind = Kind.MODEL if self.sent is None else Kind.DELTA
+            base = np.zeros_like(flat) if self.sent is None else self.sent
             rng = rng_for(self.seed, "downlink", version)
-            body = codec.encode(flat - self.sent, self.schema.layout, rng)
+            body = codec.encode(flat - base, self.schema.layout, rng)
             step = codec.decode(body, self.schema.n, self.schema.layout).dense()
-            stepped = self.schema.join(self.sent + step, raw)
+            stepped = self.schema.join(base + step, raw)
             self.held, _ = self.schema.split_exact(stepped)
             self.sent, _ = self.schema.split(stepped)
-            self.deltas[version] = self._pack(Kind.DELTA, codec.spec, self.version, body, raw)
+            self.deltas[version] = self._pack(kind, codec.spec, self.version, body, raw)
             self.deltas.pop(version - self.ring_versions, None)
         self.exact, self.raw, self.version = exact, raw, version
         self._whole = self._checksum = None
@@ -83,7 +92,7 @@ class Downlink:
 
     def _frames_from(self, held_version: int) -> bytes:
         wanted = range(held_version + 1, self.version + 1)
-        is_behind = 0 < held_version <= self.version
+        is_behind = 0 <= held_version <= self.version
         if is_behind and all(version in self.deltas for version in wanted):
             frames = pack_frames([self.deltas[version] for version in wanted])
             if len(frames) < len(self.whole()):

@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from flwr.app import Context, RecordDict
@@ -18,6 +19,7 @@ from flwr.app import Context, RecordDict
 from fedsys.codecs._base import Dense, Update, all_finite, check_finite, sum_of_squares
 from fedsys.codecs._chain import Codec, parse_received
 from fedsys.codecs._feedback import encode_with_feedback
+from fedsys.config.schema import FirstModel
 from fedsys.errors import WireError
 from fedsys.middleware.control import MAX_NORM, Control, unwrap
 from fedsys.middleware.store import ClientStore, HeldModel, NodeState, Pending
@@ -28,6 +30,8 @@ from fedsys.wire.packet import Kind, Packet, kind_of, pack, packed_bytes, unpack
 from fedsys.wire.schema import Schema
 
 MAX_FRAMES = 1024
+MODEL_CODECS: tuple[str, ...] = get_args(FirstModel)
+"""Of a whole model."""
 MAX_PACKET_BYTES = 1 << 34
 STATE_KEY = "state-dir"
 """Node config key that names the folder for residuals and models."""
@@ -151,9 +155,15 @@ def receive(
 def _whole(data: bytes) -> tuple[int, HeldModel]:
     """The model in the first frame of ``data``, and its version."""
     packet = unpack(unpack_frames(data, MAX_FRAMES)[0], schema=None, max_bytes=MAX_PACKET_BYTES)
-    if packet.spec != "none":
-        raise WireError(f"a whole model in codec '{packet.spec[:80]}', expected 'none'")
-    model = HeldModel(Schema.from_bytes(packet.schema), bytes(packet.body), bytes(packet.raw))
+    if packet.spec not in MODEL_CODECS:
+        known = ", ".join(MODEL_CODECS)
+        raise WireError(f"a whole model in codec '{packet.spec[:80]}', expected one of {known}")
+    codec, schema = parse_received(packet.spec), Schema.from_bytes(packet.schema)
+    if codec.stages:
+        values = codec.decode(packet.body, packet.n, schema.layout).dense()
+        model = HeldModel.of(schema, schema.join(values, packet.raw))
+    else:
+        model = HeldModel(schema, bytes(packet.body), bytes(packet.raw))
     if not all_finite(model.flat()):
         raise WireError("the model holds NaN or infinite values")
     return packet.version, model

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedsys._flwr_private import Run, error_instead, with_content
 from fedsys.codecs._chain import parse
-from fedsys.config.schema import CodecConfig
+from fedsys.config.schema import CodecConfig, FirstModel
 from fedsys.errors import ConfigError, WireError
 from fedsys.middleware.conform import conform
 from fedsys.middleware.control import RECORD, array_records, unwrap
@@ -52,13 +52,20 @@ class CodecGrid(Grid):
         *,
         uplink: str = "topk(0.05)|int8",
         downlink: str = "none",
+        first_model: FirstModel = "int8",
         error_feedback: bool = True,
         seed: int = 0,
     ) -> None:
-        """Raises ConfigError for a spec that names no codec."""
+        """Raises ConfigError for a spec that names no codec.
+
+        ``first_model`` is the codec of the first model, unless ``downlink`` is ``none``.
+        """
         self._grid = grid
         self._config = CodecConfig(
-            uplink=parse(uplink).spec, downlink=parse(downlink).spec, error_feedback=error_feedback
+            uplink=parse(uplink).spec,
+            downlink=parse(downlink).spec,
+            first_model=first_model,
+            error_feedback=error_feedback,
         )
         self._seed = seed
         self._codec: ServerCodec | None = None

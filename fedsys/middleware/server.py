@@ -55,7 +55,9 @@ class ServerCodec:
     downlink: Downlink = field(init=False)
 
     def __post_init__(self) -> None:
-        self.downlink = Downlink(self.schema, self.seed, self.config.ring_versions)
+        self.downlink = Downlink(
+            self.schema, self.seed, self.config.ring_versions, self.config.first_model
+        )
 
     def advance(self, arrays: Mapping[str, Array], spec: str) -> int:
         """Make ``arrays`` the model that goes out next, coded by ``spec``; its version."""

@@ -144,7 +144,7 @@ def test_the_command_names_the_experiment_that_decides(tmp_path, monkeypatch, ca
         label = "short, plain"
         [[compare.entries]]
         label = "long"
-        set = {"strategy.options.local_epochs" = 8}
+        set = {"strategy.options.local_epochs" = 16}
     """
     )
     (tmp_path / "x.toml").write_text(text)

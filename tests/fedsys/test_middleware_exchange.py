@@ -148,6 +148,51 @@ def test_the_whole_model_is_sent_when_the_differences_cost_more(tmp_path):
     assert sizes == {2: [Kind.DELTA], 3: [Kind.MODEL]}
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_first_model_is_coded_and_what_it_drops_reaches_the_clients_later(tmp_path, dtype):
+    federation = Federation(tmp_path, dtype=dtype, downlink="int8", first_model="int8")
+    federation.advance(1, "int8")
+    first = federation.message(1)
+    federation.deliver(first)
+    federation.assert_client_has_what_was_sent()
+    # One byte a value, and at most half of a step of 1/127 of the largest value off.
+    model = model_at(1, dtype)["w"].astype(np.float64)
+    error = np.abs(federation.got["w"] - model).max()
+    assert len(unwrap(first.content)[1]) < 1.05 * N + 400
+    assert 0 < error <= np.abs(model).max() / 127 / 2 * 1.01
+
+    federation.server.seen(1, 1)
+    for wiggle in range(2, 6):  # only the counter moves: differences bring what is owed
+        arrays = {"w": model_at(1, dtype)["w"], "steps": np.array(wiggle)}
+        federation.server.advance(arrays, "int8")
+    federation.deliver(federation.message(1))
+    federation.assert_client_has_what_was_sent()
+    assert np.abs(federation.got["w"] - model).max() < error / 50
+
+
+def test_who_joins_late_gets_the_coded_first_model_and_all_differences_since(tmp_path):
+    federation = Federation(tmp_path, downlink="topk(0.01)", first_model="int4", ring_versions=4)
+    kinds = {}
+    for version in range(1, 6):
+        federation.advance(version, "topk(0.01)")
+        message = federation.message(version)  # a new node each time
+        kinds[version] = [kind_of(frame) for frame in frames_of(message)]
+        federation.deliver(message)
+        federation.assert_client_has_what_was_sent()
+
+    assert kinds == {v: [Kind.MODEL] + [Kind.DELTA] * (v - 1) for v in range(1, 5)} | {
+        5: [Kind.MODEL]
+    }
+
+
+@pytest.mark.parametrize(("downlink", "first"), [("none", "int8"), ("int8", "none")])
+def test_the_first_model_is_exact_where_nothing_is_to_be_dropped(tmp_path, downlink, first):
+    federation = Federation(tmp_path, downlink=downlink, first_model=first)
+    federation.advance(1, downlink)
+    federation.deliver(federation.message(1))
+    assert federation.got["w"].tobytes() == model_at(1)["w"].tobytes()
+
+
 def test_what_the_downlink_codec_drops_reaches_the_clients_later(tmp_path):
     federation = Federation(tmp_path, downlink="topk(0.05)")
     federation.advance(1, "topk(0.05)")

@@ -36,7 +36,8 @@ def server_identity():
 
 
 def server_for(uplink="topk(0.1)|int8", downlink="int8"):
-    server = ServerCodec(SCHEMA, CodecConfig(uplink=uplink, downlink=downlink), 1, True)
+    config = CodecConfig(uplink=uplink, downlink=downlink, first_model="none")
+    server = ServerCodec(SCHEMA, config, 1, True)
     server.advance(ARRAYS, downlink)
     return server
 
@@ -216,7 +217,9 @@ def claim(spec, n, body=b"", shape=None):
     return pack_frames([pack(packet)])
 
 
-@pytest.mark.parametrize("spec", ["none", "topk(0.1)", "randk(0.1)", "sign", UNTRUSTED])
+@pytest.mark.parametrize(
+    "spec", ["none", "fp16", "int8", "int4", "topk(0.1)", "randk(0.1)", "sign", UNTRUSTED]
+)
 @pytest.mark.parametrize("n", [1 << 31, 1 << 38])
 def test_a_model_that_claims_to_be_huge_costs_no_memory(tmp_path, spec, n):
     content = honest()
