@@ -45,6 +45,24 @@ class CodecTrial:
     """Squared error over squared norm, residual included."""
 
 
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """When a round closes that does not wait for everyone, and what becomes of those who are late.
+
+    A client that has not answered goes on, is not asked again meanwhile, and its update is used in
+    the round in which it comes.
+    """
+
+    share: float
+    """Part of those asked whose replies are needed, ..."""
+    least: int
+    """... and replies in all, those to earlier rounds counted."""
+    factor: float
+    """The round ends after this times as long as it took until both were there."""
+    max_staleness: int
+    """Rounds after which who is late is given up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
     """What the server decided for one round, and why."""
@@ -60,6 +78,8 @@ class RoundPlan:
     """Codecs that every client tries on a sample of its update, in about a millisecond each."""
     max_stretch: float = 1.0
     """The mean update may be multiplied by up to this factor where updates disagree (FedExP)."""
+    quorum: Quorum | None = None
+    """None: who is late is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +123,8 @@ class ClientReport:
     trials: tuple[CodecTrial, ...] = ()
     """Of the plan's ``trial_codecs``, in their order; empty where the client did not say."""
     staleness: int = 0
-    """Server steps made since the client was sent the model that it trained; 0 in a synchronous
-    round."""
+    """Server steps made since the client was sent the model that it trained; 0 where it answered in
+    the round that asked it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

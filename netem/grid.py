@@ -26,11 +26,12 @@ from fedsys._flwr_private import (
     set_task_identity,
     stamp,
 )
+from fedsys.closing import Closing
 from fedsys.errors import ConfigError
-from fedsys.types import LinkSample
+from fedsys.types import LinkSample, Quorum
 from netem.link import Link
 from netem.rate import RateCurve
-from netem.sizes import download, upload
+from netem.sizes import downloads, upload
 from netem.timeline import Exchange, Outcome, Timeline, sample_of
 from netem.transfer import Traffic
 
@@ -154,7 +155,7 @@ class VirtualGrid(Grid):
         """
         copies = [self._accept(message) for message in messages]
         # Sizes first: an app that computes at once may replace the content of its message.
-        sizes = _downloads(copies)
+        sizes = downloads(copies)
         exchanges = [self._exchange(*pair) for pair in zip(copies, sizes, strict=True)]
         futures = self._submit(copies) if copies else []
         ids = []
@@ -188,20 +189,30 @@ class VirtualGrid(Grid):
         """Send and ``receive``."""
         return self.receive(self.push_messages(messages), timeout=timeout)
 
-    def receive(self, message_ids: Iterable[str], *, timeout: float | None = None) -> list[Message]:
+    def receive(
+        self,
+        message_ids: Iterable[str],
+        *,
+        timeout: float | None = None,
+        quorum: Quorum | None = None,
+        late: Iterable[str] = (),
+    ) -> list[Message]:
         """Let time pass until all have answered or ``timeout`` seconds are over, and pull.
 
-        What is late stays pullable by the ids in the messages' metadata until it is cancelled.
+        With ``quorum`` it may end before. Replies to ``late``, messages of earlier rounds, are
+        pulled, too, and not waited for. What has not come stays pullable until it is cancelled.
         """
-        ids = list(message_ids)
+        ids, others = list(message_ids), list(late)
+        own_keys, late_keys = self._unanswered(ids), self._unanswered(others)
         deadline_s = math.inf if timeout is None else self.now_s + max(0.0, timeout)
-        waiting = {self._pending[message_id].exchange.key for message_id in ids}
-        while waiting and self._is_due(deadline_s):
-            for exchange in self._step():
-                waiting.discard(exchange.key)
-        if waiting and deadline_s < math.inf:
-            self._timeline.now_s = deadline_s
-        return self.pull_messages(ids)
+        closing = Closing(quorum, self.now_s, len(own_keys), len(late_keys), deadline_s)
+        while closing.is_waiting and self._is_due(closing.until_s):
+            for one in self._step():
+                tell = closing.failed if self._has_failed(one) else closing.answered
+                tell(self.now_s, own=one.key in own_keys, late=one.key in late_keys)
+        if closing.is_waiting and closing.until_s < math.inf:
+            self._timeline.now_s = closing.until_s
+        return self.pull_messages([*ids, *others])
 
     def receive_next(self, *, timeout: float | None = None) -> list[Message]:
         """Let time pass until a reply is there or ``timeout`` seconds are over, and pull.
@@ -329,6 +340,15 @@ class VirtualGrid(Grid):
         event_s = self._timeline.next_event_s()
         return event_s <= limit_s and event_s < math.inf
 
+    def _has_failed(self, exchange: Exchange) -> bool:
+        pending = self._pending.get(f"message-{exchange.key}")
+        return exchange.lost or bool(pending and pending.reply and pending.reply.has_error())
+
+    def _unanswered(self, message_ids: Iterable[str]) -> set[int]:
+        """Keys of the exchanges that go on."""
+        exchanges = [self._pending[message_id].exchange for message_id in message_ids]
+        return {exchange.key for exchange in exchanges if exchange.ended_s is None}
+
     def _step(self) -> list[Exchange]:
         ended = self._timeline.step()
         for exchange in ended:
@@ -368,19 +388,6 @@ class VirtualGrid(Grid):
             reply = pending.reply or self._await(pending)
         stamp(reply, run_id=self._run_id, src_node_id=node_id, message_id=f"reply-{exchange.key}")
         return reply
-
-
-def _downloads(messages: Sequence[Message]) -> list[Traffic]:
-    """What each message costs; content that several share is looked at once."""
-    known: dict[int, Traffic] = {}
-    sizes = []
-    for message in messages:
-        key = id(message.content) if message.has_content() else -1
-        size = known.get(key)
-        if size is None:
-            size = known[key] = download(message)
-        sizes.append(size)
-    return sizes
 
 
 def _check_server(way: str, rate: RateCurve | float | None) -> None:

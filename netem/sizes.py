@@ -5,6 +5,7 @@ moves each object, two of them at a time, and one confirms that all have come. R
 The figures were read off the sockets of a SuperLink and its SuperNodes; a test repeats that.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -130,3 +131,16 @@ def _shape(value: Any) -> Any:
 
 _KNOWN: dict[tuple[Any, ...], int] = {}
 _MAX_KNOWN = 4096
+
+
+def downloads(messages: Sequence[Message]) -> list[Traffic]:
+    """What each message costs; content that several share is looked at once."""
+    known: dict[int, Traffic] = {}
+    sizes = []
+    for message in messages:
+        key = id(message.content) if message.has_content() else -1
+        size = known.get(key)
+        if size is None:
+            size = known[key] = download(message)
+        sizes.append(size)
+    return sizes

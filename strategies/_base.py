@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from fedsys.nodes import NodeCounts
 from fedsys.rng import rng_for
-from fedsys.types import ClientPlan, RoundPlan, RoundRecord
+from fedsys.types import ClientPlan, Quorum, RoundPlan, RoundRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,7 @@ class Scene:
         reasons: Mapping[int, str] | None = None,
         proximal_mu: float | None = None,
         max_stretch: float = 1.0,
+        quorum: Quorum | None = None,
     ) -> RoundPlan:
         """A plan for the nodes in ``local_steps``; codecs that are not given are the experiment's.
 
@@ -96,6 +97,7 @@ class Scene:
             deadline_s=min(given, default=None),
             reason=reason,
             max_stretch=max_stretch,
+            quorum=quorum,
         )
 
 

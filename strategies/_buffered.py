@@ -3,33 +3,28 @@
 One round is one server step, and its record holds the replies since the last one. Replies that come
 at the same moment are all taken, in the order in which their clients were asked, before those who
 sent them are replaced: by clients drawn from all that are not in flight, who get the newest model.
-
-Between two rounds clients are at work. A checkpoint has their replies, so that a run that was
-resumed goes on with them as an unbroken one.
 """
 
 import bisect
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, cast
 
-import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedsys._flwr_private import message_bytes, message_from_bytes
-from fedsys.codecs._chain import parse
 from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
 from fedsys.middleware.envelope import piece_bytes_for, unsealed_reply
 from fedsys.nodes import NodeCounts
 from fedsys.partial import Partial
 from fedsys.rng import rng_for
-from fedsys.types import F32, ClientPlan, ClientReport, LinkSample, RoundPlan, RoundRecord
+from fedsys.types import ClientReport, LinkSample, RoundPlan, RoundRecord
 from fedsys.wire.schema import Array as Values
 from strategies._aggregate import Mean
 from strategies._base import Controller, Scene, is_asynchronous
+from strategies._flight import Asked, asked_of, packed, unpacked
 from strategies._flower import Evaluate, RoundBudget, now_s, sent_bytes
 from strategies._round import (
     Outcome,
@@ -94,24 +89,10 @@ def require_rounds(experiment: Experiment, controller: Controller[Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A client that is at work, or whose reply has not been used."""
-
-    client: ClientPlan
-    turn: int
-    """Which of its requests it is."""
-    version: int
-    """Of the model that it was sent."""
-    step: int
-    """Server steps made before that."""
-    sent_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Came:
     """A reply, or the news that there is none, that has not been used."""
 
-    asked: _Asked
+    asked: Asked
     sample: LinkSample
     reply: Message | None
 
@@ -129,39 +110,23 @@ class BufferedBudget(RoundBudget):
     ) -> None:
         super().__init__(experiment, controller, examples, arrays, evaluate)
         self._asynchronous = cast(Asynchronous, controller)
-        self._flight: dict[str, _Asked] = {}
-        """Message id to who is at work on it, in the order of asking."""
         self._came: deque[_Came] = deque()
         self._turns: dict[int, int] = {}
         """Node to the number of its requests."""
         self._failed: set[int] = set()
         """Nodes of whom nothing could be used since the last step."""
         self._draws = 0
-        self._bases: dict[int, F32] = {}
-        """Version to the model as clients got it, where updates cannot be read without."""
-        self._needs_bases = not parse(experiment.codec.uplink).stages
-        self._kept: dict[str, Message] = {}
-        """Replies of a checkpoint to messages in flight, until the grid has taken them up."""
 
     def tensors(self) -> dict[str, Values]:
         """The arrays of a checkpoint; waits for what clients in flight compute."""
-        kept = {f"model.{version}": base for version, base in self._bases.items()}
-        for number, reply in enumerate(self._replies()):
-            if reply is not None:
-                kept[f"reply.{number}"] = np.frombuffer(message_bytes(reply), np.uint8)
-        return super().tensors() | kept
+        came = {f"came.{n}": packed(c.reply) for n, c in enumerate(self._came) if c.reply}
+        return super().tensors() | came
 
     def state(self) -> dict[str, Any]:
         """The rest of a checkpoint, JSON-able."""
         came = [{**asdict(one.asked), "sample": asdict(one.sample)} for one in self._came]
-        flight = [{**asdict(asked), "id": name} for name, asked in self._flight.items()]
         turns = list(self._turns.items())
-        return super().state() | {
-            "draws": self._draws,
-            "turns": turns,
-            "flight": flight,
-            "came": came,
-        }
+        return super().state() | {"draws": self._draws, "turns": turns, "came": came}
 
     def restore(
         self,
@@ -173,26 +138,17 @@ class BufferedBudget(RoundBudget):
         super().restore(tensors, state, records)
         try:
             self._draws, self._turns = int(state["draws"]), dict(state["turns"])
-            flight, came = state["flight"], state["came"]
-            for number, saved in enumerate(flight):
-                self._flight[saved["id"]] = _asked(saved)
-                self._kept[saved["id"]] = _message(tensors[f"reply.{number}"])
-            for number, saved in enumerate(came, start=len(flight)):
-                packed = tensors.get(f"reply.{number}")
-                reply = None if packed is None else _message(packed)
-                self._came.append(_Came(_asked(saved), LinkSample(**saved["sample"]), reply))
-            for name, array in tensors.items():
-                if name.startswith("model."):
-                    self._bases[int(name.removeprefix("model."))] = array.copy()
+            for number, saved in enumerate(state["came"]):
+                values = tensors.get(f"came.{number}")
+                reply = None if values is None else unpacked(values)
+                self._came.append(_Came(asked_of(saved), LinkSample(**saved["sample"]), reply))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"the checkpoint is not one of this experiment: {error}") from error
 
     def _begin(self, grid: Grid, number: int) -> None:
         if not hasattr(grid, "receive_next"):
             require_rounds(self._experiment, self._controller)
-        if self._kept:
-            grid.take_up(self._kept.values())  # type: ignore[attr-defined]
-            self._kept = {}
+        self._flight.take_up(grid)
         self._grid, self._sent_s, self._before = grid, now_s(grid), sent_bytes(grid)
         self._failed.clear()
         if not self._came:
@@ -205,12 +161,12 @@ class BufferedBudget(RoundBudget):
         replaced either: when nobody is left, the step is made of what has come.
         """
         partial = Partial(self._codec.schema.n, normalise=False)
-        used: list[_Asked] = []
+        used: list[Asked] = []
         reports: list[ClientReport] = []
         while partial.count < self._asynchronous.buffer:
             if not self._came:
                 self._ask(grid, number)
-                if not self._flight:
+                if not self._flight.asked:
                     break
                 self._wait(grid)
                 continue
@@ -232,7 +188,7 @@ class BufferedBudget(RoundBudget):
         most = self._asynchronous.in_flight(self._scene)
         bearable = max(self._asynchronous.buffer, most)
         most -= max(0, len(self._failed) - bearable)
-        nodes = self._drawn(most - len(self._flight))
+        nodes = self._drawn(most - len(self._flight.asked))
         if not nodes:
             return
         plan = self._asynchronous.ask(self._scene, number, nodes)
@@ -250,11 +206,8 @@ class BufferedBudget(RoundBudget):
         sent_s, step = now_s(grid), number - 1
         for message_id, client in zip(ids, plan.clients, strict=True):
             turn = self._turns[client.node_id]
-            self._flight[message_id] = _Asked(client, turn, version, step, sent_s)
-        if self._needs_bases:
-            needed = {asked.version for asked in self._flight.values()}
-            self._bases[version] = self._codec.downlink.model()
-            self._bases = {v: base for v, base in self._bases.items() if v in needed}
+            self._flight.asked[message_id] = Asked(client, turn, version, step, sent_s)
+        self._flight.keep_base(version, self._codec.downlink.model())
 
     def _drawn(self, count: int) -> list[int]:
         """Up to ``count`` clients that are neither in flight nor have failed, in ascending order.
@@ -265,7 +218,7 @@ class BufferedBudget(RoundBudget):
             return list(self._scene.sample(1, count))
         examples = self._scene.examples
         nodes = examples.nodes if isinstance(examples, NodeCounts) else sorted(examples)
-        taken = self._failed | {asked.client.node_id for asked in self._flight.values()}
+        taken = self._failed | self._flight.nodes
         busy = sorted(bisect.bisect_left(nodes, node) for node in taken)
         drawn = []
         for _ in range(min(count, len(nodes) - len(busy))):
@@ -282,24 +235,24 @@ class BufferedBudget(RoundBudget):
 
     def _wait(self, grid: Grid) -> None:
         """Let time pass until somebody has answered, or the first one in flight is too late."""
-        oldest_s = next(iter(self._flight.values())).sent_s
+        oldest_s = next(iter(self._flight.asked.values())).sent_s
         deadline_s = self._scene.deadline_s
         left_s = None if deadline_s is None else max(0.0, oldest_s + deadline_s - now_s(grid))
         replies = grid.receive_next(timeout=left_s)  # type: ignore[attr-defined]
         for reply in replies:
             message_id = reply.metadata.reply_to_message_id
-            if (answered := self._flight.pop(message_id, None)) is not None:
+            if (answered := self._flight.asked.pop(message_id, None)) is not None:
                 self._came.append(_Came(answered, measured(grid, message_id), reply))
         if replies:
             return
         # Without a deadline nothing will ever come again.
         late = [
             message_id
-            for message_id, asked in self._flight.items()
+            for message_id, asked in self._flight.asked.items()
             if deadline_s is None or asked.sent_s == oldest_s
         ]
         for message_id in late:
-            silent = self._flight.pop(message_id)
+            silent = self._flight.asked.pop(message_id)
             self._came.append(_Came(silent, measured(grid, message_id), None))
         cancel(grid, late)
 
@@ -314,32 +267,8 @@ class BufferedBudget(RoundBudget):
             self._codec.seen(client.node_id, asked.version)
             report = report_on(client, sample, sent_s, reason=f"more than {most} server steps old")
         else:
-            base = self._bases.get(asked.version)
+            base = self._flight.bases.get(asked.version)
             share = self._asynchronous.weight(staleness)
             taking = Taking(self._codec, partial, asked.version, base, share, asked.turn)
             report = take(unsealed_reply(came.reply), client, taking, sample, sent_s)
         return replace(report, staleness=staleness)
-
-    def _replies(self) -> Iterator[Message | None]:
-        """The replies of those in flight, and those that have come."""
-        for message_id in self._flight:
-            if message_id in self._kept:
-                yield self._kept[message_id]
-            elif self._grid is not None:
-                yield from self._grid.to_come([message_id])  # type: ignore[attr-defined]
-        for came in self._came:
-            yield came.reply
-
-
-def _message(packed: Values) -> Message:
-    return message_from_bytes(packed.tobytes())
-
-
-def _asked(saved: Mapping[str, Any]) -> _Asked:
-    return _Asked(
-        ClientPlan(**saved["client"]),
-        saved["turn"],
-        saved["version"],
-        saved["step"],
-        saved["sent_s"],
-    )

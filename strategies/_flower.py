@@ -21,6 +21,7 @@ from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
 from strategies._aggregate import Mean, Optimizer
 from strategies._base import Controller, Scene, observed, replay, sees_tests
+from strategies._flight import Flight
 from strategies._moments import Moments
 from strategies._round import Outcome, gather, messages_for
 
@@ -67,6 +68,7 @@ class RoundBudget(Strategy):
         self._plan: RoundPlan | None = None
         self._messages: list[Message] = []
         self._ids: Iterable[str] | None = None
+        self._flight = Flight()
         self._before = (0, 0)
         self._sent_s = 0.0
         self._outcome: Outcome | None = None
@@ -125,7 +127,7 @@ class RoundBudget(Strategy):
         }
         for key, value in self._codec.downlink.tensors().items():
             tensors[f"down.{key}"] = value
-        return tensors
+        return tensors | self._flight.tensors(self._grid)
 
     def state(self) -> dict[str, Any]:
         """The rest of a checkpoint, JSON-able."""
@@ -133,6 +135,7 @@ class RoundBudget(Strategy):
             "version": self._codec.downlink.version,
             "held": list(self._codec.held.items()),
             "acked": list(self._codec.acked.items()),
+            "flight": self._flight.state(self._grid),
         }
 
     def restore(
@@ -148,6 +151,7 @@ class RoundBudget(Strategy):
             down = {k.removeprefix("down."): v for k, v in tensors.items() if k[:5] == "down."}
             self._codec.downlink.restore(state["version"], down)
             self._codec.held, self._codec.acked = dict(state["held"]), dict(state["acked"])
+            self._flight.restore(tensors, state["flight"])
             self.arrays()
         except (KeyError, TypeError, ValueError, WireError) as error:
             raise ConfigError(f"the checkpoint is not one of this experiment: {error}") from error
@@ -163,10 +167,16 @@ class RoundBudget(Strategy):
     ) -> Iterable[Message]:
         """Ask the controller for a plan, and write it as one message per client."""
         plan = self._controller.plan(self._scene, self._controller_state, server_round)
+        if busy := self._flight.nodes:
+            free = tuple(client for client in plan.clients if client.node_id not in busy)
+            plan = replace(plan, clients=free)
+        if not hasattr(grid, "receive"):
+            plan = replace(plan, quorum=None)
         self._codec.piece_bytes = piece_bytes_for(grid)
         self._codec.advance(self.arrays(), plan.downlink)
         self._grid, self._plan, self._sent_s = grid, plan, now_s(grid)
-        sums = None if plan.deadline_s is not None or self._loses else self._controller.fednova
+        loses = self._loses or plan.deadline_s is not None or plan.quorum is not None
+        sums = None if loses else self._controller.fednova
         self._messages = messages_for(self._codec, plan, sums=sums)
         return self._messages
 
@@ -189,6 +199,7 @@ class RoundBudget(Strategy):
             replies,
             sent_s=self._sent_s,
             fednova=self._controller.fednova,
+            flight=self._flight,
         )
         self._loses = self._outcome.mean.count < len(self._outcome.reports)
         self._move(self._outcome.mean, self._outcome.mean.stretch(self._plan.max_stretch))
@@ -237,6 +248,7 @@ class RoundBudget(Strategy):
 
     def _begin(self, grid: Grid, number: int) -> None:
         """Send out a round, if the grid can be asked for the replies later."""
+        self._flight.take_up(grid)
         self._before = sent_bytes(grid)
         self._messages = list(self.configure_train(number, ArrayRecord(), ConfigRecord(), grid))
         self._ids = grid.push_messages(self._messages) if hasattr(grid, "receive") else None
@@ -249,7 +261,9 @@ class RoundBudget(Strategy):
         if self._ids is None:
             replies = grid.send_and_receive(self._messages, timeout=plan.deadline_s)
         else:
-            replies = grid.receive(self._ids, timeout=plan.deadline_s)  # type: ignore[attr-defined]
+            replies = grid.receive(  # type: ignore[attr-defined]
+                self._ids, timeout=plan.deadline_s, quorum=plan.quorum, late=self._flight.asked
+            )
         self._step(replies)
         if self._outcome is None:
             raise RuntimeError("nothing was gathered")

@@ -12,7 +12,6 @@ from strategies._estimate import Estimates
 from strategies._offers import BY_SPEC, Offer
 from strategies._progress import Progress
 from strategies._search import Choice
-from strategies._waiting import Punctuality
 
 FIRST_OVERHEAD_BYTES = 9500.0
 """What a message has beside the update, until one was seen."""
@@ -30,7 +29,10 @@ class State:
 
     estimates: Estimates = field(default_factory=lambda: Estimates({}))
     progress: Progress = field(default_factory=Progress)
-    punctuality: Punctuality = field(default_factory=Punctuality)
+    wait_s: float = 0.0
+    """What a round takes beyond what transfers and training foretell."""
+    answering: float = 1.0
+    """Updates that a round brings, over its cohort."""
     sizes: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(direction, codec) to the bytes of an update, or of the difference of two versions."""
     answered: Mapping[int, int] = field(default_factory=dict)
@@ -84,14 +86,14 @@ class State:
         uplink = {client.node_id: client.uplink for client in record.plan.clients}
         accepted = [report for report in record.reports if report.accepted]
         for spec in set(uplink.values()):
-            found = [r.uplink_bytes for r in accepted if uplink[r.node_id] == spec]
+            found = [r.uplink_bytes for r in accepted if uplink.get(r.node_id) == spec]
             if found:
                 seen["up", spec] = float(np.median(found))
         # A node gets one difference per version that it lacks; one that is new the whole model.
         down = [
             r.downlink_bytes / (record.round - self.answered[r.node_id])
             for r in record.reports
-            if r.downlink_bytes and r.node_id in self.answered
+            if r.downlink_bytes and r.node_id in self.answered and not r.staleness
         ]
         if down:
             seen["down", record.plan.downlink] = float(np.min(down))

@@ -90,7 +90,9 @@ class Progress:
             reach_steps=self.reach_steps if reach_steps is None else reach_steps,
             has_seen_reach=self.has_seen_reach or reach_steps is not None,
             disagreement=self._disagreement(record, len(reports)),
-            shape=self._shape([(uplink[r.node_id], r.nmse) for r in reports]),
+            shape=self._shape(
+                [(uplink[r.node_id], r.nmse) for r in reports if r.node_id in uplink]
+            ),
         )
 
     def _reach(self, reports: Sequence[ClientReport]) -> float | None:

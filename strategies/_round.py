@@ -4,7 +4,7 @@ Nothing that a client does ends the round: an error, a damaged payload, a wrong 
 leaves that client out, with the reason in the record.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,8 +22,11 @@ from fedsys.middleware.trials import read_trials
 from fedsys.partial import Partial, blocks_of
 from fedsys.types import F32, ClientPlan, ClientReport, LinkSample, RoundPlan
 from strategies._aggregate import Mean
+from strategies._flight import Asked, Flight, weight
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+GOES_ON = "at work when the round closed"
+"""Of a client whose update is to come in a later round."""
 MAX_EXAMPLES = 1 << 40
 MAX_FIGURE = 1e30
 _COUNTS = (("num-examples", "examples"), ("local-steps", "local_steps"), ("samples", "samples"))
@@ -80,11 +83,13 @@ def gather(
     *,
     sent_s: float,
     fednova: bool,
+    flight: Flight,
 ) -> Outcome:
     """Decode and aggregate ``replies`` one by one, and report on every client of the plan.
 
-    ``sent_s`` is when the messages left, on the grid's clock. Late replies are given up. Updates
-    are added in the order of the plan, block by block, whichever came first.
+    ``sent_s`` is when the messages left, on the grid's clock. Updates are added in the order of the
+    plan, block by block, whichever came first; then those of earlier rounds, who are in ``flight``,
+    in the order of asking. Who has not answered is given up, or with a quorum now in ``flight``.
     """
     came: dict[str, Message] = {}
     for reply in replies:
@@ -100,7 +105,8 @@ def gather(
             sample = measured(grid, message_id)
             if message_id not in came:
                 missing.append(message_id)
-                reports.append(missing_report(client, sample, plan.deadline_s))
+                reason = GOES_ON if plan.quorum else _silence(plan.deadline_s)
+                reports.append(report_on(client, sample, 0.0, reason=reason))
                 continue
             reply = unsealed_reply(came[message_id])
             report = take(reply, client, taking, sample, sent_s)
@@ -108,8 +114,46 @@ def gather(
                 report = replace(report, trials=read_trials(reply.content, plan.trial_codecs))
             reports.append(report)
         mean.sums.merge(taking.sum())
-    cancel(grid, missing)
+    reports += _late(grid, codec, plan, came, mean, flight)
+    if plan.quorum is None:
+        cancel(grid, missing)
+        return Outcome(tuple(reports), mean)
+    version = codec.downlink.version
+    for client, message in zip(plan.clients, messages, strict=True):
+        if (message_id := message.metadata.message_id) in missing:
+            flight.asked[message_id] = Asked(client, 0, version, plan.round - 1, sent_s)
+    flight.keep_base(version, codec.downlink.model())
     return Outcome(tuple(reports), mean)
+
+
+def _late(
+    grid: Grid,
+    codec: ServerCodec,
+    plan: RoundPlan,
+    came: Mapping[str, Message],
+    mean: Mean,
+    flight: Flight,
+) -> Iterator[ClientReport]:
+    """Add what has come from those in flight, and give up who is too late; a report on each."""
+    most = plan.quorum.max_staleness if plan.quorum else 0
+    for message_id, asked in list(flight.asked.items()):
+        staleness = plan.round - 1 - asked.step
+        sample = measured(grid, message_id)
+        if message_id in came:
+            part = Partial(codec.schema.n, normalise=mean.sums.normalise)
+            base, share = flight.bases.get(asked.version), weight(staleness)
+            taking = Taking(codec, part, asked.version, base, share)
+            reply = unsealed_reply(came[message_id])
+            report = take(reply, asked.client, taking, sample, asked.sent_s)
+            mean.sums.merge(taking.sum())
+        elif staleness >= most:
+            cancel(grid, [message_id])
+            reason = f"no reply in {staleness} rounds"
+            report = report_on(asked.client, sample, asked.sent_s, reason=reason)
+        else:
+            continue
+        del flight.asked[message_id]
+        yield replace(report, staleness=staleness)
 
 
 def _content(
@@ -252,8 +296,11 @@ def missing_report(
     client: ClientPlan, sample: LinkSample, deadline_s: float | None
 ) -> ClientReport:
     """Of a client that has not answered."""
-    deadline = "" if deadline_s is None else f" by the deadline of {deadline_s:.1f} s"
-    return report_on(client, sample, 0.0, reason=f"no reply{deadline}")
+    return report_on(client, sample, 0.0, reason=_silence(deadline_s))
+
+
+def _silence(deadline_s: float | None) -> str:
+    return "no reply" + ("" if deadline_s is None else f" by the deadline of {deadline_s:.1f} s")
 
 
 def measured(grid: Grid, message_id: str) -> LinkSample:

@@ -1,7 +1,7 @@
 """The product rule: of all ways to run the next rounds, the one with the least rounds x seconds.
 
-A way is local steps and a codec for each direction. Seconds are those of the slowest of a cohort:
-download + steps * step + upload, after the slow ones got less work.
+A way is local steps and a codec for each direction. A client takes download + steps * step +
+upload, a round as long as its last one, or until its quorum closes it.
 """
 
 import math
@@ -9,23 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedsys.types import F64
+from fedsys.types import F64, Quorum
 from strategies._estimate import Line
-from strategies._offers import LADDER, Offer
-
-WAIT_QUANTILE = 0.8
-"""The node at this quantile of finishing times is the one waited for; slower ones get less work."""
+from strategies._offers import Offer
 
 MIN_STEP_S = 1e-9
 """Keeps a clock that saw no time pass from making a division by zero."""
 NEAR_SHARE = 0.01
 """Scores this close are the same: estimates are not more exact, and the lighter codec wins."""
-HARDER_BY = 2
-"""A slow node's codec is so many rungs harder than the others'."""
-LEAST_SHARE = 4
-"""A slow node does at least this part, 1 / LEAST_SHARE, of the others' steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,53 +62,14 @@ class Cohort:
         return self.down_floor_s + self.down_slope * size_bytes
 
 
-Size = Callable[[Offer], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What each node of a cohort is to do, arrays over them, and when it will be done."""
-
-    steps: NDArray[np.int64]
-    is_slow: NDArray[np.bool_]
-    """Gets less work and a harder codec, so that the others need not wait."""
-    finish_s: F64
-    alone_s: F64
-    """When it would be done with as much work as the others."""
-
-    @property
-    def last_s(self) -> float:
-        """When the last one is done."""
-        return float(self.finish_s.max())
-
-
-def share_out(
-    choice: Choice, cohort: Cohort, down_s: F64, up_s: F64, hard_up_s: F64, *, equalise: bool
-) -> Work:
-    """Less work for nodes that are slower than most.
-
-    ``up_s`` and ``hard_up_s`` are uploads in the chosen and in a slow node's codec.
-    """
-    alone_s = down_s + choice.local_steps * cohort.step_s + up_s
-    steps = np.full(len(alone_s), choice.local_steps, np.int64)
-    limit_s = waited_s(alone_s)
-    if not equalise or alone_s.max() <= 1.05 * limit_s:
-        return Work(steps, np.zeros(len(alone_s), np.bool_), alone_s, alone_s)
-    is_slow = alone_s > 1.05 * limit_s
-    least = -(-choice.local_steps // LEAST_SHARE)
-    fitting = np.floor((limit_s - down_s - hard_up_s) / cohort.step_s)
-    fewer = np.clip(fitting, least, choice.local_steps).astype(np.int64)
-    steps = np.where(is_slow, fewer, steps)
-    finish_s = np.where(is_slow, down_s + steps * cohort.step_s + hard_up_s, alone_s)
-    return Work(steps, is_slow, finish_s, alone_s)
-
-
-def harder(offer: Offer) -> Offer:
-    """The codec of a slow node: some rungs down the ladder."""
-    if offer not in LADDER:
-        return offer
-    at = LADDER.index(offer)
-    return LADDER[min(len(LADDER) - 1, at + HARDER_BY)]
+def closes_s(finish_s: F64, quorum: Quorum | None) -> float:
+    """When a round ends whose clients are done at ``finish_s`` float64 [c]."""
+    last_s = float(finish_s.max())
+    if quorum is None:
+        return last_s
+    ordered = np.sort(finish_s)
+    enough = min(len(ordered), max(quorum.least, math.ceil(quorum.share * len(ordered))))
+    return min(last_s, quorum.factor * float(ordered[enough - 1]))
 
 
 Knobs = Mapping[str, Sequence[object]]
@@ -152,11 +105,3 @@ def _lightest(choices: Sequence[Choice], score: Callable[[Choice], float]) -> Ch
     limit = (1 - NEAR_SHARE) * max(map(score, choices))
     near = (choice for choice in choices if score(choice) >= limit)
     return max(near, key=lambda choice: (choice.up.bits + choice.down.bits, score(choice)))
-
-
-def waited_s(finish_s: F64) -> float:
-    """The time at ``WAIT_QUANTILE``, interpolated; np.quantile takes ten times as long."""
-    ordered = np.sort(finish_s)
-    at = WAIT_QUANTILE * (len(ordered) - 1)
-    low, high = ordered[int(at)], ordered[math.ceil(at)]
-    return float(low + (at - int(at)) * (high - low))

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsys.types import F64
+from fedsys.types import F64, Quorum
 from strategies._base import Scene
 from strategies._known import State, received_first, received_whole
 from strategies._offers import LADDER, Offer
-from strategies._search import Choice, Cohort, Work, climb, harder, share_out
+from strategies._search import Choice, Cohort, climb, closes_s
 
 LOOK_ROUNDS = 4
 """Rounds in which the search begins from the middle, too; later on only where a link changed."""
@@ -22,16 +22,12 @@ class Limits:
     steps: tuple[int, ...]
     ups: tuple[Offer, ...]
     downs: tuple[Offer, ...]
-    equalise: bool
+    quorum: Quorum | None
 
     def allow(self, choice: Choice) -> bool:
         """Whether a choice is within them; its steps need not be one of those named."""
         few_enough = choice.local_steps <= self.steps[-1]
         return few_enough and choice.up in self.ups and choice.down in self.downs
-
-    def slow(self, offer: Offer) -> Offer:
-        """The codec of a slow node where the others have ``offer``."""
-        return harder(offer) if len(self.ups) > 1 else offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,7 @@ class Ways:
     def score(self, choice: Choice) -> float:
         """One over the expected time to the target, in arbitrary units."""
         scene = self.scene
-        clients = len(self.cohort.step_s) * self.state.punctuality.answering
+        clients = len(self.cohort.step_s) * self.state.answering
         rounds = self.state.progress.rounds(
             choice.local_steps,
             choice.up,
@@ -76,23 +72,16 @@ class Ways:
             drawn=clients / len(scene.examples),
             feedback=scene.feedback,
         )
-        return 1 / (rounds * (self.work(choice).last_s + self.state.punctuality.wait_s))
+        return 1 / (rounds * (self.closes_s(choice) + self.state.wait_s))
 
-    def work(self, choice: Choice, sizes: F64 | None = None) -> Work:
-        """What each node would do, and by when; ``sizes`` are those of its download."""
+    def closes_s(self, choice: Choice, sizes: F64 | None = None) -> float:
+        """When a round ends by what is known; ``sizes`` are its downloads, where not the usual."""
         cohort = self.cohort
-        down = self.down_bytes(choice) if sizes is None else sizes
-        up, slow_up = self.up_bytes(choice.up), self.up_bytes(self.limits.slow(choice.up))
-        return share_out(
-            choice,
-            cohort,
-            cohort.download_s(down),
-            cohort.upload_s(up),
-            cohort.upload_s(slow_up),
-            equalise=self.limits.equalise,
-        )
+        down_s = cohort.download_s(self.down_bytes(choice) if sizes is None else sizes)
+        up_s = cohort.upload_s(self.up_bytes(choice.up))
+        return closes_s(down_s + choice.local_steps * cohort.step_s + up_s, self.limits.quorum)
 
-    def reason(self, choice: Choice, work: Work) -> str:
+    def reason(self, choice: Choice, closes_s: float) -> str:
         """The choice in words with figures."""
         cohort = self.cohort
         up_s = float(np.median(cohort.upload_s(self.up_bytes(choice.up))))
@@ -102,7 +91,7 @@ class Ways:
         return (
             f"{choice.local_steps} steps (half as good as endless ones at "
             f"{progress.reach_steps:.0f}), up {choice.up.spec}, down {choice.down.spec}; "
-            f"{down_s:.1f} s down and {up_s:.1f} s up of {work.last_s:.1f} s; {choice.up.spec} "
+            f"{down_s:.1f} s down and {up_s:.1f} s up of {closes_s:.1f} s; {choice.up.spec} "
             f"saves {raw_s - up_s:.1f} s and drops {100 * progress.nmse(choice.up):.0f} %"
         )
 

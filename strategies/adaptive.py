@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedsys.errors import ConfigError
-from fedsys.types import RoundPlan, RoundRecord
+from fedsys.types import Quorum, RoundPlan, RoundRecord
 from strategies._base import Scene
 from strategies._known import WINDOW, State, first_offer, median_epoch
 from strategies._offers import BY_SPEC, LADDER, Offer
-from strategies._search import Choice, Cohort, Work
+from strategies._search import Choice, Cohort
 from strategies._signals import own_gain, received_loss
 from strategies._ways import Limits, Ways
 
@@ -28,25 +28,28 @@ GROWTH = 4
 STEPS = tuple(dict.fromkeys(round(2 ** (k / 2)) for k in range(2, 25)))
 """Local steps to choose from. Of a single one it cannot be seen how fast the loss falls."""
 MAX_STRETCH = 2.0
-SPARE_S = 0.5
-"""Added to every deadline: what replies take that has nothing to do with their size."""
+REMEMBER = 0.7
+"""Weight of the past against what a round shows of who answers."""
+SHARE, LEAST_SHARE = 0.5, 0.25
+"""A round closes when so many of those asked have answered, and of a cohort with the late, ..."""
+FACTOR = 1.15
+"""... after this times as long as it took until then: those who are as fast are waited for."""
+MAX_STALENESS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A choice, the round's nodes, and what each of them is to do."""
+    """A choice, the round's nodes, and when it should be done."""
 
     choice: Choice
-    slow: Offer
-    """The uplink codec of slow nodes."""
     nodes: tuple[int, ...]
-    work: Work
+    closes_s: float
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """Choose local steps, codecs and deadline for the least rounds times seconds.
+    """Choose local steps and codecs for the least rounds times seconds, and wait for no straggler.
 
     It measures goodput, step time, message sizes, losses, codec errors and how far updates agree;
     it is told nothing about the emulated links.
@@ -61,9 +64,8 @@ class Adaptive:
     """Off: every client trains one epoch."""
     choose_uplink: bool = True
     choose_downlink: bool = True
-    equalise: bool = True
-    """Give slow nodes less work, so that the others need not wait."""
-    deadline: bool = True
+    quorum: bool = True
+    """Close a round when half have answered, and use what comes late in a later one."""
     stretch: bool = True
     """Lengthen the server's step where updates disagree (FedExP)."""
     late_phase: bool = True
@@ -89,32 +91,18 @@ class Adaptive:
     def plan(self, scene: Scene, state: State, round_number: int) -> RoundPlan:
         """Keep the last choice unless another promises clearly more, then fit each node to it."""
         found = self._decide(scene, state, round_number)
-        work, reason = found.work, found.reason
-        steps, uplinks, reasons = {}, {}, {}
-        for at, node in enumerate(found.nodes):
+        steps = {}
+        for node in found.nodes:
             most = self._most_steps(scene, node)
-            steps[node] = min(int(work.steps[at]), most) if self.choose_steps else most
-            uplinks[node] = (found.slow if work.is_slow[at] else found.choice.up).spec
-            if work.is_slow[at]:
-                reasons[node] = (
-                    f"slow: {work.alone_s[at]:.1f} s expected, gets less to be done in "
-                    f"{work.finish_s[at]:.1f} s"
-                )
-        deadline_s = None
-        if self.deadline and state.rounds > 1:
-            factor = state.punctuality.factor(len(found.nodes))
-            expected_s = work.last_s + state.punctuality.wait_s
-            deadline_s = factor * expected_s + SPARE_S
-            reason += f"; closes at {factor:.2f} times the {expected_s:.1f} s of the slowest"
+            steps[node] = min(found.choice.local_steps, most) if self.choose_steps else most
         return scene.plan(
             round_number,
             steps,
-            uplink=uplinks,
+            uplink=found.choice.up.spec,
             downlink=found.choice.down.spec,
-            deadline_s=deadline_s,
-            reason=reason,
-            reasons=reasons,
+            reason=found.reason,
             max_stretch=self._stretch(scene, state),
+            quorum=self._quorum(scene),
         )
 
     def observe(self, scene: Scene, state: State, record: RoundRecord) -> State:
@@ -123,14 +111,12 @@ class Adaptive:
         estimates, moved = state.estimates.seen(record.reports)
         loss, gain = received_loss(record), own_gain(record)
         accepted = [report.node_id for report in record.reports if report.accepted]
+        extra_s = max(0.0, record.end_s - record.start_s - found.closes_s) if state.rounds else 0.0
         learned = State(
             estimates=estimates,
             progress=state.progress.seen(record),
-            punctuality=state.punctuality.seen(
-                record.reports, found.work.last_s, record.plan.deadline_s
-            )
-            if state.rounds
-            else state.punctuality,
+            wait_s=extra_s if state.rounds < 2 else 0.5 * (state.wait_s + extra_s),
+            answering=_mixed(state.answering, len(accepted) / scene.cohort, 1 / scene.cohort),
             sizes=state.sizes_after(record),
             answered={**state.answered, **dict.fromkeys(accepted, record.round)},
             choice=found.choice,
@@ -159,9 +145,9 @@ class Adaptive:
         cohort = Cohort.of(state.estimates.of(nodes))
         ways = Ways(scene, state, cohort, self._limits(scene, state, nodes))
         choice, why = self._choose(state, ways)
-        work = ways.work(choice, ways.sizes_for(nodes, choice, round_number))
-        reason = f"{why}: {ways.reason(choice, work)}"
-        return Decision(choice, ways.limits.slow(choice.up), nodes, work, reason)
+        closes_s = ways.closes_s(choice, ways.sizes_for(nodes, choice, round_number))
+        reason = f"{why}: {ways.reason(choice, closes_s)}"
+        return Decision(choice, nodes, closes_s, reason)
 
     def _choose(self, state: State, ways: Ways) -> tuple[Choice, str]:
         """The best choice, or the last one where that promises hardly less; and why."""
@@ -191,8 +177,12 @@ class Adaptive:
             steps=self._steps(state, median_epoch(scene, nodes)),
             ups=LADDER if self.choose_uplink else (_offer(scene.uplink),),
             downs=downs,
-            equalise=self.equalise,
+            quorum=self._quorum(scene),
         )
+
+    def _quorum(self, scene: Scene) -> Quorum | None:
+        least = math.ceil(LEAST_SHARE * scene.cohort)
+        return Quorum(SHARE, least, FACTOR, MAX_STALENESS) if self.quorum else None
 
     def _steps(self, state: State, epoch: int) -> tuple[int, ...]:
         if not self.choose_steps:
@@ -209,8 +199,13 @@ class Adaptive:
         """Less where few of all clients answer: what they disagree in is then mostly chance."""
         if not self.stretch or state.rose:
             return 1.0
-        answering = scene.cohort * state.punctuality.answering / len(scene.examples)
+        answering = scene.cohort * state.answering / len(scene.examples)
         return 1 + (MAX_STRETCH - 1) * math.sqrt(min(1.0, answering))
+
+
+def _mixed(share: float, new: float, least: float) -> float:
+    """The share of answers after a round that brought ``new``."""
+    return min(1.0, max(least, REMEMBER * share + (1 - REMEMBER) * new))
 
 
 def _offer(spec: str) -> Offer:

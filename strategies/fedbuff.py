@@ -18,6 +18,7 @@ from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
 from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
+from strategies._flight import weight
 from strategies._options import require_whole
 
 MAX_EXPONENT = 2.0
@@ -64,7 +65,7 @@ class FedBuff:
 
     def weight(self, staleness: int) -> float:
         """What an example counts for in an update of that many server steps ago."""
-        return float((1 + staleness) ** -self.staleness_exponent)
+        return weight(staleness, self.staleness_exponent)
 
     def start(self, scene: Scene) -> None:
         """Nothing to remember."""

@@ -41,6 +41,7 @@ OUTSIDE = {
         "clients/session.py",
         "strategies/_buffered.py",
         "strategies/_deployment.py",
+        "strategies/_flight.py",
         "strategies/_flower.py",
         "strategies/_round.py",
         "strategies/_simulated.py",

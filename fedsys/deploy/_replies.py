@@ -8,7 +8,7 @@ memory does not grow with the number of devices.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +95,7 @@ class _Coming:
     announced: Message
     objects: list[str]
     """All its objects, itself first."""
+    file: _Spool
     spans: dict[str, Span] = field(default_factory=dict)
 
     @property
@@ -104,7 +105,7 @@ class _Coming:
 
 
 class Replies:
-    """The replies of one round after the other."""
+    """Replies, round after round."""
 
     def __init__(self, grid: Grid, clock: WallClock, spool: Path | None = None) -> None:
         """``spool`` is the folder of the file; the system's own for such files unless given."""
@@ -117,10 +118,10 @@ class Replies:
         self._coming: dict[str, _Coming] = {}
         self._file = _Spool(spool)
 
-    def begin(self) -> None:
-        """A new round: what is still under way of the last one is given up."""
-        self._coming.clear()
-        # A new file, because replies of the last round may still be read from the old one.
+    def begin(self, awaited: Collection[str] = ()) -> None:
+        """A new round: of what is under way, only replies to ``awaited`` go on."""
+        self._coming = {name: one for name, one in self._coming.items() if name in awaited}
+        # A new file, because earlier replies may still be read from the old one, or written to it.
         self._file = _Spool(self._spool)
 
     def look(self, message_ids: Iterable[str]) -> list[Message]:
@@ -168,7 +169,7 @@ class Replies:
         trees = answer.message_object_trees
         for message, tree in zip(answer.messages_list, trees, strict=True):
             objects = list(dict.fromkeys(one.object_id for one in iterate_object_tree(tree)))
-            coming = _Coming(message_from_proto(message), objects)
+            coming = _Coming(message_from_proto(message), objects, self._file)
             self._coming[coming.announced.metadata.reply_to_message_id] = coming
 
     def _take(self, coming: _Coming) -> Message | None:
@@ -182,7 +183,7 @@ class Replies:
                 return self._lost(coming)
             if not answer.object_available:
                 return None
-            coming.spans[object_id] = self._file.write(answer.object_content)
+            coming.spans[object_id] = coming.file.write(answer.object_content)
         return self._whole(coming)
 
     def _whole(self, coming: _Coming) -> Message:
@@ -193,7 +194,7 @@ class Replies:
         )
         # The server may forget it now; nobody waits for that.
         self._confirming.submit(self._client.ConfirmMessageReceived, confirmed)
-        message_id, objects, file = metadata.message_id, coming.objects, self._file
+        message_id, objects, file = metadata.message_id, coming.objects, coming.file
         spans = [coming.spans[one] for one in objects]
 
         def inflate() -> Message:
@@ -222,7 +223,7 @@ class PlainReplies:
         self._grid = grid
         self._clock = clock
 
-    def begin(self) -> None:
+    def begin(self, awaited: Collection[str] = ()) -> None:
         """Nothing is kept."""
 
     def look(self, message_ids: Iterable[str]) -> list[Message]:

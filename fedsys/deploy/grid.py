@@ -9,11 +9,12 @@ from flwr.serverapp import Grid
 
 from fedsys._flwr_private import Run
 from fedsys.clock import WallClock
+from fedsys.closing import Closing
 from fedsys.deploy import _flower
 from fedsys.deploy._replies import KeptReply, replies_of
 from fedsys.errors import WireError
 from fedsys.middleware.envelope import unseal
-from fedsys.types import LinkSample
+from fedsys.types import LinkSample, Quorum
 
 LOOK_S = 0.1
 """Between two looks for replies where nobody says that there are some; Flower's grid sleeps 3 s."""
@@ -117,8 +118,8 @@ class WireGrid(Grid):
             message.metadata.ttl = self._deadline_s
             _flower.readdress(message, self._places[message.metadata.dst_node_id])
         sent_s = self.now_s
-        self._sent.clear()
-        self._replies.begin()
+        self._sent = {name: sent for name, sent in self._sent.items() if sent.sample is None}
+        self._replies.begin(self._sent)
         ids = list(self._inner.push_messages(messages))
         for message, local_steps in zip(messages, steps, strict=True):
             count, size_bytes = _flower.objects_of(message)
@@ -134,20 +135,38 @@ class WireGrid(Grid):
             self._measure(reply)
         return replies
 
-    def receive(self, message_ids: Iterable[str], *, timeout: float | None = None) -> list[Message]:
-        """Replies to these messages until all have come or time is up."""
-        waiting = {message_id for message_id in message_ids if message_id}
+    def receive(
+        self,
+        message_ids: Iterable[str],
+        *,
+        timeout: float | None = None,
+        quorum: Quorum | None = None,
+        late: Iterable[str] = (),
+    ) -> list[Message]:
+        """Replies to these messages until all have come or time is up.
+
+        With ``quorum`` that may be before. Replies to ``late``, messages of earlier rounds, are
+        taken, too, and not waited for.
+        """
+        own = {message_id for message_id in message_ids if message_id}
+        others = set(late)
         begin_s = self.now_s
         until_s = begin_s + (self._deadline_s if timeout is None else timeout)
+        closing = Closing(quorum, begin_s, len(own), len(others), until_s)
         replies: list[Message] = []
-        while waiting:
-            found = list(self.pull_messages(waiting))
+        while True:
+            found = list(self.pull_messages(own | others))
             replies += found
-            waiting -= {reply.metadata.reply_to_message_id for reply in found}
-            if not waiting or self.now_s >= until_s:
+            for tell, failed in ((closing.answered, False), (closing.failed, True)):
+                those = [reply for reply in found if reply.has_error() is failed]
+                ids = {reply.metadata.reply_to_message_id for reply in those}
+                tell(self.now_s, own=len(own & ids), late=len(others & ids))
+                own -= ids
+                others -= ids
+            if not closing.is_waiting or self.now_s >= closing.until_s:
                 break
             look_s = max(LOOK_S, LOOK_FRACTION * (self.now_s - begin_s))
-            self._replies.wait(look_s, min(MAX_LOOK_S, until_s - self.now_s))
+            self._replies.wait(look_s, min(MAX_LOOK_S, closing.until_s - self.now_s))
         return replies
 
     def send_and_receive(
@@ -155,6 +174,11 @@ class WireGrid(Grid):
     ) -> Iterable[Message]:
         """Both."""
         return self.receive(self.push_messages(messages), timeout=timeout)
+
+    def cancel(self, message_ids: Iterable[str]) -> None:
+        """Give these replies up."""
+        for message_id in message_ids:
+            self._sent.pop(message_id, None)
 
     def measured(self, message_id: str) -> LinkSample | None:
         """What the exchange took. Times of the link are its share by bytes, not measured alone."""

@@ -7,6 +7,7 @@ from flwr.serverapp import Grid
 
 from fedsys._flwr_private import set_task_identity, stamp
 from fedsys.deploy.grid import GRACE_S, MARGIN, START_S, WireGrid
+from fedsys.types import Quorum
 
 FLOWER = 10_000
 """What Flower's number of a device is above the strategy's."""
@@ -110,6 +111,34 @@ def test_a_round_ends_when_all_have_answered_and_not_later(clock):
     grid.receive(grid.push_messages([question(1), question(2)]), timeout=100)
 
     assert 7.0 <= clock.now_s() <= 7.3
+
+
+def test_a_quorum_closes_a_round_and_the_late_reply_is_taken_in_the_next(clock):
+    _network, grid = grid_for(clock, {1: 5.0, 2: 5.0, 3: 5.5, 4: 9.0})
+    quorum = Quorum(0.5, 1, 1.2, 8)
+    first = list(grid.push_messages([question(node) for node in (1, 2, 3, 4)]))
+    replies = grid.receive(first, quorum=quorum)
+    assert sorted(reply.metadata.src_node_id - FLOWER for reply in replies) == [1, 2, 3]
+    assert clock.now_s() == pytest.approx(6.0, abs=0.3)
+
+    second = list(grid.push_messages([question(1)]))
+    closed_s = clock.now_s()
+    replies = grid.receive(second, quorum=quorum, late=[first[3]])
+    assert sorted(reply.metadata.src_node_id - FLOWER for reply in replies) == [1, 4]
+    assert clock.now_s() == pytest.approx(closed_s + 5.0, abs=0.3)
+    sample = grid.measured(first[3])
+    # Asked at 0 s, of which 2 s were training and the rest the network's.
+    assert sample.arrival_s == pytest.approx(9.0, abs=0.3)
+    assert sample.download_s + sample.train_s + sample.upload_s == pytest.approx(9.0, abs=0.3)
+
+
+def test_a_reply_that_was_given_up_is_not_measured_any_more(clock):
+    _, grid = grid_for(clock, {1: 5.0, 2: None})
+    ids = list(grid.push_messages([question(1), question(2)]))
+    grid.receive(ids, quorum=Quorum(0.5, 1, 1.0, 8))
+    assert grid.measured(ids[1]).downlink_bytes > 0
+    grid.cancel([ids[1]])
+    assert grid.measured(ids[1]) is None
 
 
 def test_silence_ends_a_round_at_its_deadline(clock):

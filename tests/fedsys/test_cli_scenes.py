@@ -276,8 +276,8 @@ BAD = {
         "--set",
         "strategy.name=adaptive",
         "--only",
-        "equalize",
-    ): "--only: no switch 'equalize'; did you mean 'equalise'",
+        "quorums",
+    ): "--only: no switch 'quorums'; did you mean 'quorum'",
     ("plan", "scenes/slow.toml", "--codecs", "int8,zip"): "codec.uplink: no codec 'zip'",
     ("plan", "scenes/slow.toml", "--strategies", "fixd"): "no entry or strategy 'fixd'",
     (

@@ -114,10 +114,10 @@ def test_values_added_later_keep_what_ran(tmp_path, capsys):
 def test_every_option_that_is_on_is_a_switch():
     adaptive = with_settings(EXPERIMENT, {"strategy.name": "adaptive"}, "test")
     found = switches_of(adaptive)
-    assert found["equalise"] == {"strategy.options.equalise": False}
+    assert found["quorum"] == {"strategy.options.quorum": False}
     assert found["error feedback"] == {"codec.error_feedback": False}
-    less = with_settings(adaptive, {"strategy.options.equalise": False}, "test")
-    assert "equalise" not in switches_of(less)
+    less = with_settings(adaptive, {"strategy.options.quorum": False}, "test")
+    assert "quorum" not in switches_of(less)
 
 
 def test_codecs_of_the_file_are_switches_of_a_strategy_that_chooses_none():

@@ -4,12 +4,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
 from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from strategies._base import Scene
 from strategies._offers import BY_SPEC
+from strategies._search import closes_s
 from strategies._specs import QUANTIZERS, sparsifier_bits
 
 settings.register_profile("fedsys", deadline=None)
@@ -54,6 +56,11 @@ def scene_of(nodes: int = 6, *, examples: int = 160, **changes) -> Scene:
     return Scene(**fields | changes)
 
 
+def _late(report: ClientReport) -> ClientReport:
+    """Of a client that the round did not wait for; it is never heard of again."""
+    return ClientReport(node_id=report.node_id, accepted=False, reason="at work")
+
+
 @dataclass
 class World:
     """Runs a controller against nodes whose link and speed may be changed between rounds."""
@@ -86,13 +93,15 @@ class World:
 
     def _record(self, plan: RoundPlan) -> RoundRecord:
         reports = tuple(self._report(plan, client) for client in plan.clients)
+        closed_s = closes_s(np.array([r.arrival_s for r in reports]), plan.quorum)
+        reports = tuple(r if r.arrival_s <= closed_s else _late(r) for r in reports)
         start_s = self.records[-1].end_s if self.records else 0.0
         return RoundRecord(
             round=plan.round,
             plan=plan,
             reports=reports,
             start_s=start_s,
-            end_s=start_s + max(r.arrival_s for r in reports),
+            end_s=start_s + closed_s,
             downlink_bytes=sum(r.downlink_bytes for r in reports),
             uplink_bytes=sum(r.uplink_bytes for r in reports),
             train_loss=self.loss(plan.round),

@@ -4,34 +4,15 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsys.types import Quorum
 from strategies._estimate import Line
 from strategies._offers import BY_SPEC, LADDER, Offer
-from strategies._search import (
-    LEAST_SHARE,
-    WAIT_QUANTILE,
-    Choice,
-    Cohort,
-    climb,
-    harder,
-    share_out,
-    waited_s,
-)
+from strategies._search import Choice, Cohort, climb, closes_s
 
 EXACT, HALF, TINY = Offer("exact", 32, 0.0), Offer("half", 16, 0.19), Offer("tiny", 1, 0.99)
-
-
-def group_of(*steps_s):
-    zero = np.zeros(len(steps_s))
-    return Cohort(np.array(steps_s, np.float64), zero, zero, zero, zero)
-
-
-def shared(choice, step_s, down_s, up_s, hard_up_s, equalise=True):
-    columns = (np.array(column, np.float64) for column in (down_s, up_s, hard_up_s))
-    return share_out(choice, group_of(*step_s), *columns, equalise=equalise)
 
 
 def test_the_ladder_goes_from_light_to_hard():
@@ -41,49 +22,18 @@ def test_the_ladder_goes_from_light_to_hard():
     assert list(BY_SPEC) == [offer.spec for offer in LADDER]
 
 
-def test_a_harder_codec_stays_on_the_ladder():
-    assert harder(LADDER[1]) == LADDER[3]
-    assert harder(LADDER[-2]) == LADDER[-1]
-    assert harder(EXACT) == EXACT
+def test_a_round_ends_with_its_last_client_or_a_while_after_enough_of_them():
+    done_s = np.array([9.0, 1.0, 2.0, 4.0])
+    assert closes_s(done_s, None) == 9.0
+    assert closes_s(done_s, Quorum(0.5, 1, 1.5, 8)) == 1.5 * 2.0
+    assert closes_s(done_s, Quorum(0.5, 3, 1.5, 8)) == 1.5 * 4.0
+    assert closes_s(done_s, Quorum(0.75, 9, 1.5, 8)) == 9.0
 
 
-def test_equal_nodes_do_equal_work():
-    work = shared(Choice(8, HALF, EXACT), [0.5] * 3, [1] * 3, [2] * 3, [1] * 3)
-    assert work.steps.tolist() == [8, 8, 8]
-    assert not work.is_slow.any()
-    assert work.last_s == 1 + 4 + 2
-
-
-def test_a_slow_node_gets_the_steps_that_fit_and_the_harder_codec():
-    # Nine nodes end at 10 s; the slow one would at 1 + 8 x 1.5 + 4 = 17 s. With 2 s of upload
-    # there are 7 s left for training, which are 4 steps.
-    down_s, up_s, hard_s = [1.0] * 10, [1.0] * 9 + [4.0], [0.5] * 9 + [2.0]
-    work = shared(Choice(8, HALF, EXACT), [1.0] * 9 + [1.5], down_s, up_s, hard_s)
-    assert work.is_slow.tolist() == [False] * 9 + [True]
-    assert work.steps.tolist() == [8] * 9 + [4]
-    assert work.finish_s[-1] == 1 + 4 * 1.5 + 2
-    assert work.alone_s[-1] == 17
-    assert work.last_s == 10
-
-
-def test_no_node_does_less_than_a_quarter_and_the_round_then_waits():
-    work = shared(Choice(8, HALF, EXACT), [1.0] * 9 + [50.0], [1] * 10, [1] * 10, [1] * 10)
-    assert work.steps[-1] == 8 // LEAST_SHARE
-    assert work.last_s == 1 + 2 * 50 + 1
-
-
-def test_without_equalising_all_do_the_same():
-    work = shared(
-        Choice(8, HALF, EXACT), [1.0] * 9 + [50.0], [1] * 10, [1] * 10, [1] * 10, equalise=False
-    )
-    assert set(work.steps.tolist()) == {8}
-    assert work.last_s == 402
-
-
-@given(seconds=st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
-def test_the_quantile_is_numpy_s(seconds):
-    times = np.array(seconds)
-    assert waited_s(times) == pytest.approx(np.quantile(times, WAIT_QUANTILE))
+@given(seconds=st.lists(st.floats(0, 1e6), min_size=1, max_size=30), share=st.floats(0.01, 1))
+def test_no_quorum_makes_a_round_longer(seconds, share):
+    done_s = np.array(seconds)
+    assert closes_s(done_s, Quorum(share, 1, 1.2, 8)) <= closes_s(done_s, None)
 
 
 def test_the_climb_finds_the_top_of_a_hill_whose_knobs_act_apart():
