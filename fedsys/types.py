@@ -125,6 +125,8 @@ class ClientReport:
     staleness: int = 0
     """Server steps made since the client was sent the model that it trained; 0 where it answered in
     the round that asked it."""
+    at_work: bool = False
+    """It goes on, and a later round has another report on what it was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

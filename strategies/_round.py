@@ -105,8 +105,11 @@ def gather(
             sample = measured(grid, message_id)
             if message_id not in came:
                 missing.append(message_id)
-                reason = GOES_ON if plan.quorum else _silence(plan.deadline_s)
-                reports.append(report_on(client, sample, 0.0, reason=reason))
+                reports.append(
+                    replace(report_on(client, sample, 0.0, reason=GOES_ON), at_work=True)
+                    if plan.quorum
+                    else missing_report(client, sample, plan.deadline_s)
+                )
                 continue
             reply = unsealed_reply(came[message_id])
             report = take(reply, client, taking, sample, sent_s)
@@ -296,11 +299,8 @@ def missing_report(
     client: ClientPlan, sample: LinkSample, deadline_s: float | None
 ) -> ClientReport:
     """Of a client that has not answered."""
-    return report_on(client, sample, 0.0, reason=_silence(deadline_s))
-
-
-def _silence(deadline_s: float | None) -> str:
-    return "no reply" + ("" if deadline_s is None else f" by the deadline of {deadline_s:.1f} s")
+    deadline = "" if deadline_s is None else f" by the deadline of {deadline_s:.1f} s"
+    return report_on(client, sample, 0.0, reason=f"no reply{deadline}")
 
 
 def measured(grid: Grid, message_id: str) -> LinkSample:

@@ -14,7 +14,11 @@ class Decision:
     round: int
     start_s: float
     clients: int
+    """Asked in this round."""
     accepted: int
+    """Of them."""
+    late: int
+    """Updates used that earlier rounds asked for."""
     local_steps: str
     uplink: str
     downlink: str
@@ -42,7 +46,10 @@ def decisions(
 def left_out(records: Sequence[RoundRecord]) -> Counter[str]:
     """Why updates were not used, and how often."""
     return Counter(
-        report.reason for record in records for report in record.reports if not report.accepted
+        report.reason
+        for record in records
+        for report in record.reports
+        if not report.accepted and not report.at_work
     )
 
 
@@ -71,12 +78,16 @@ def _choice(plan: RoundPlan) -> tuple[frozenset[str], str, str]:
 
 def _decision(record: RoundRecord) -> Decision:
     plan = record.plan
+    used = [report.node_id for report in record.reports if report.accepted]
+    asked = {client.node_id for client in plan.clients}
+    accepted = sum(node in asked for node in used)
     reasons = Counter(client.reason for client in plan.clients if client.reason != plan.reason)
     return Decision(
         round=record.round,
         start_s=record.start_s,
         clients=len(plan.clients),
-        accepted=sum(report.accepted for report in record.reports),
+        accepted=accepted,
+        late=len(used) - accepted,
         local_steps=steps_in(plan),
         uplink=codecs_in(plan),
         downlink=plan.downlink,

@@ -78,7 +78,7 @@ class Forecast:
 
 def forecast(label: str, records: Sequence[RoundRecord], *, feedback: bool) -> Forecast | None:
     """What rehearsed rounds foretell; None where no update ever arrived."""
-    reports = [report for record in records for report in record.reports]
+    reports = [report for record in records for report in record.reports if not report.at_work]
     accepted = [report for report in reports if report.accepted]
     if not accepted:
         return None

@@ -187,7 +187,8 @@ def _decision_table(shown: Sequence[Decision]) -> str:
         cells = (
             str(decision.round),
             number(decision.start_s),
-            f"{decision.accepted} of {decision.clients}",
+            f"{decision.accepted} of {decision.clients}"
+            + (f" + {decision.late} late" if decision.late else ""),
             decision.local_steps,
             decision.uplink,
             decision.downlink,

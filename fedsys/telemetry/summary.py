@@ -83,11 +83,12 @@ def stage_seconds(records: Sequence[RoundRecord]) -> dict[str, float]:
 
     ``wait`` is the rest of the round: for slower clients, a deadline, the server. The four add up
     to the mean length of a round, unless the strategy is asynchronous: clients are then at work
-    for longer than that.
+    for longer than that. Updates that earlier rounds asked for are not counted.
     """
     sums = dict.fromkeys(STAGES, 0.0)
     for record in records:
-        accepted = [r for r in record.reports if r.accepted]
+        asked = {client.node_id for client in record.plan.clients}
+        accepted = [r for r in record.reports if r.accepted and r.node_id in asked]
         length_s = record.end_s - record.start_s
         spent = {
             "download": sum(r.download_s or 0.0 for r in accepted),

@@ -3,7 +3,7 @@
 import pytest
 
 from fedsys.telemetry.summary import Cost, stage_seconds, summarise
-from fedsys.types import ClientReport, RoundPlan, RoundRecord
+from fedsys.types import ClientPlan, ClientReport, RoundPlan, RoundRecord
 
 
 def report(accepted=True, **changes):
@@ -11,10 +11,13 @@ def report(accepted=True, **changes):
     return ClientReport(**(fields | changes))
 
 
+ASKED = ClientPlan(node_id=1, local_steps=1, lr=0.1, uplink="none", reason="")
+
+
 def record(number, metric=None, start_s=0.0, end_s=None, reports=(), up=100, down=1000):
     return RoundRecord(
         round=number,
-        plan=RoundPlan(round=number, clients=(), downlink="none", deadline_s=None, reason=""),
+        plan=RoundPlan(round=number, clients=(ASKED,), downlink="none", deadline_s=None, reason=""),
         reports=tuple(reports),
         start_s=start_s,
         end_s=10.0 * number if end_s is None else end_s,
@@ -59,9 +62,10 @@ def test_a_run_without_rounds_has_cost_nothing_and_reached_nothing():
 def test_stages_of_an_average_client_add_up_to_the_round():
     fast = report(download_s=1.0, train_s=2.0, upload_s=3.0)
     slow = report(download_s=2.0, train_s=2.0, upload_s=6.0)
-    late = report(accepted=False, download_s=50.0)
+    lost = report(accepted=False, download_s=50.0)
+    late = report(node_id=2, staleness=1, train_s=50.0)  # of another round's
     records = [
-        record(1, start_s=0.0, end_s=10.0, reports=[fast, slow, late]),
+        record(1, start_s=0.0, end_s=10.0, reports=[fast, slow, lost, late]),
         record(2, start_s=10.0, end_s=16.0, reports=[fast]),
     ]
     found = stage_seconds(records)
