@@ -1,6 +1,7 @@
 """The report is one page that needs nothing else, tells no lies by escaping, and never changes."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -148,6 +149,18 @@ def test_decisions_show_both_ends_and_each_change_between():
     assert [d.round for d in decisions(records)] == [1, 2, 3, 10, 18, 19, 20]
     changed = decisions(records)[3]
     assert (changed.uplink, changed.local_steps, changed.accepted) == ("int8", "2-3", 1)
+
+
+def test_late_updates_are_told_apart_and_who_is_at_work_is_not_left_out():
+    one = record(4)
+    busy = ClientReport(node_id=1, accepted=False, reason="at work", at_work=True)
+    late = ClientReport(node_id=7, accepted=True, reason="", staleness=2)
+    one = replace(one, reports=(one.reports[0], busy, late))
+    (found,) = decisions([one])
+    assert (found.clients, found.accepted, found.late) == (2, 1, 1)
+    assert not left_out([one])
+    page = report_html(compare("scene", None, {"quorum": {1: Trial([one], "rounds")}}))
+    assert "1 of 2 + 1 late" in page
 
 
 def test_a_short_run_shows_each_round_once():
