@@ -9,6 +9,12 @@ from fedsys.nodes import NodeCounts
 from fedsys.rng import rng_for
 from fedsys.types import ClientPlan, Quorum, RoundPlan, RoundRecord
 
+SHARE, LEAST_SHARE = 0.5, 0.25
+"""A round closes when so many of those asked have answered, and of a cohort with the late, ..."""
+FACTOR = 1.15
+"""... after this times as long as it took until then: those who are as fast are waited for."""
+MAX_STALENESS = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
@@ -58,6 +64,10 @@ class Scene:
     def work(self, nodes: Sequence[int], epochs: int) -> dict[int, int]:
         """Local steps that take each node ``epochs`` times through its examples."""
         return {node: epochs * self.steps_per_epoch(node) for node in nodes}
+
+    def quorum(self) -> Quorum:
+        """When a round closes that waits for no straggler; what is late is used when it comes."""
+        return Quorum(SHARE, math.ceil(LEAST_SHARE * self.cohort), FACTOR, MAX_STALENESS)
 
     def plan(
         self,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fedsys.errors import ConfigError
-from fedsys.types import Quorum, RoundPlan, RoundRecord
+from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
 from strategies._known import WINDOW, State, first_offer, median_epoch
 from strategies._offers import BY_SPEC, LADDER, Offer
@@ -30,11 +30,6 @@ STEPS = tuple(dict.fromkeys(round(2 ** (k / 2)) for k in range(2, 25)))
 MAX_STRETCH = 2.0
 REMEMBER = 0.7
 """Weight of the past against what a round shows of who answers."""
-SHARE, LEAST_SHARE = 0.5, 0.25
-"""A round closes when so many of those asked have answered, and of a cohort with the late, ..."""
-FACTOR = 1.15
-"""... after this times as long as it took until then: those who are as fast are waited for."""
-MAX_STALENESS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +97,7 @@ class Adaptive:
             downlink=found.choice.down.spec,
             reason=found.reason,
             max_stretch=self._stretch(scene, state),
-            quorum=self._quorum(scene),
+            quorum=scene.quorum() if self.quorum else None,
         )
 
     def observe(self, scene: Scene, state: State, record: RoundRecord) -> State:
@@ -177,12 +172,8 @@ class Adaptive:
             steps=self._steps(state, median_epoch(scene, nodes)),
             ups=LADDER if self.choose_uplink else (_offer(scene.uplink),),
             downs=downs,
-            quorum=self._quorum(scene),
+            quorum=scene.quorum() if self.quorum else None,
         )
-
-    def _quorum(self, scene: Scene) -> Quorum | None:
-        least = math.ceil(LEAST_SHARE * scene.cohort)
-        return Quorum(SHARE, least, FACTOR, MAX_STALENESS) if self.quorum else None
 
     def _steps(self, state: State, epoch: int) -> tuple[int, ...]:
         if not self.choose_steps:

@@ -19,6 +19,8 @@ class Fixed:
     local_steps: int | None = None
     """Steps for every client alike, in place of epochs."""
     fednova: bool = False
+    quorum: bool = False
+    """Close a round when half have answered, and use what comes late in a later one."""
 
     def __post_init__(self) -> None:
         require_whole(self, "local_epochs", "local_steps")
@@ -42,6 +44,7 @@ class Fixed:
             round_number,
             steps,
             reason=f"fixed: {work}",
+            quorum=scene.quorum() if self.quorum else None,
         )
 
     def observe(self, scene: Scene, state: None, record: RoundRecord) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedsys.errors import ConfigError
 from fedsys.telemetry.records import append_record, read_records
+from fedsys.types import Quorum
 from strategies.fixed import Fixed
 
 
@@ -59,6 +60,13 @@ def test_fixed_steps_are_the_same_for_all(scene):
 def test_fixed_is_plain_fedavg_and_keeps_the_file_s_codecs():
     assert not Fixed().fednova
     assert not Fixed().chooses_codecs
+
+
+def test_a_fixed_plan_may_close_at_a_quorum(scene):
+    here = scene(10, cohort=9)
+    assert Fixed().plan(here, None, 1).quorum is None
+    # Half of those asked, and of nine a quarter is three.
+    assert Fixed(quorum=True).plan(here, None, 1).quorum == Quorum(0.5, 3, 1.15, 8)
 
 
 @pytest.mark.parametrize("options", [{"local_epochs": 0}, {"local_steps": 0}, {"local_steps": 1.5}])
