@@ -33,7 +33,9 @@ def write_page(
     path: Path, source: dict[str, str], rows: Sequence[Bar], found: Mapping[str, Any]
 ) -> None:
     """Replace the page."""
-    lines = [_HEAD, *source_lines(source), "", *_lacking(found["scenes"]), "## Bars", ""]
+    lines = [_HEAD, *source_lines(source)]
+    lines += [f"- runs took: `{found['hours']:.1f} hours of one core`", ""]
+    lines += [*_lacking(found["scenes"]), "## Bars", ""]
     lines += ["| bar | at most | measured | |", "|---|---:|---:|---|"]
     for row in rows:
         measured = "-" if math.isnan(row.measured) else f"{row.measured:.3g}"

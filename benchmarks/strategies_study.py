@@ -1,5 +1,6 @@
 """The runs of ``benchmarks.strategies``: which there are, in what order, and what came of them."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,7 +62,12 @@ FINAL_S = {
 FINAL_ROUNDS = 650
 """At most: short rounds of ours end before the seconds do."""
 FINAL_EVALUATIONS = 10
-ABLATED = ("digits-dirichlet-static-1m", "digits-stragglers", "digits-markov")
+ABLATED = (
+    "digits-dirichlet-static-1m",
+    "digits-markov",
+    "digits-shards-static-10m",
+    "digits-tenth-wifi",
+)
 ABLATION_SEEDS = 3
 FORESEEN = (BASELINE, "int8, 4 epochs", OURS)
 FORESEEN_ROUNDS = 5
@@ -185,7 +191,13 @@ class Study:
             "foresight": dict(self._foresight()),
             "compressed": self._compressed(),
             "updates": dict(self._updates()),
+            "hours": self._hours(),
         }
+
+    def _hours(self) -> float:
+        """What all finished runs together took; each has one core."""
+        results = (json.loads(file.read_text()) for file in self.out.rglob("result.json"))
+        return sum(result["wall_s"] for result in results) / 3600
 
     def _final_accuracies(self) -> Iterator[tuple[str, dict[str, float]]]:
         """By scenario and label: the mean of the last evaluations."""

@@ -164,7 +164,7 @@ def _options(off: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _codec_switches(experiment: Experiment) -> Switches:
-    """The file's own codecs and error feedback, where they are on."""
+    """The file's own codecs, that of the first model, and error feedback, where they are on."""
     from strategies.server_app import controller_for
 
     codec, found = experiment.codec, Switches()
@@ -173,6 +173,8 @@ def _codec_switches(experiment: Experiment) -> Switches:
         found["the uplink codec"] = {"codec.uplink": "none"}
     if codec.downlink != "none" and not chooses:
         found["the downlink codec"] = {"codec.downlink": "none"}
+    if codec.first_model != "none" and (chooses or codec.downlink != "none"):
+        found["the first model's codec"] = {"codec.first_model": "none"}
     if codec.error_feedback and (chooses or codec.uplink != "none"):
         found["error feedback"] = {"codec.error_feedback": False}
     return found

@@ -125,6 +125,7 @@ def test_codecs_of_the_file_are_switches_of_a_strategy_that_chooses_none():
     assert switches_of(coded) == {
         "the uplink codec": {"codec.uplink": "none"},
         "the downlink codec": {"codec.downlink": "none"},
+        "the first model's codec": {"codec.first_model": "none"},
         "error feedback": {"codec.error_feedback": False},
     }
     with pytest.raises(ConfigError, match="nothing that is on"):
