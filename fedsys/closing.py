@@ -45,7 +45,7 @@ class Closing:
         if self._own and self._own >= self.quorum.share * self.asked:
             self._has_quorum = True
             lasted_s = now_s - self.begin_s
-            self.until_s = min(self.until_s, self.begin_s + self.quorum.factor * lasted_s)
+            self.until_s = min(self.until_s, self.begin_s + max(1.0, self.quorum.factor) * lasted_s)
 
     @property
     def _least(self) -> int:

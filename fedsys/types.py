@@ -60,7 +60,7 @@ class Quorum:
     factor: float
     """The round ends after this times as long as it took until both were there."""
     max_staleness: int
-    """Rounds after which who is late is given up."""
+    """Rounds after which an update is of no use; error feedback brings it back with the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,7 +284,7 @@ class VirtualGrid(Grid):
             exchange = self._timeline.under_way(int(message_id.removeprefix("message-")))
             future: Future[Message] = Future()
             future.set_result(reply)
-            self._pending[message_id] = _Pending(message, future, exchange)
+            self._pending[message_id] = _Pending(message, future, exchange, reply)
             self._samples[message_id] = exchange
 
     def state(self) -> dict[str, Any]:

@@ -127,6 +127,8 @@ class Estimates:
         """The estimates after a round, and the nodes whose link has changed."""
         nodes, changed = dict(self.nodes), []
         for report in reports:
+            if report.at_work:  # the report that follows has its download, too
+                continue
             nodes[report.node_id], moved = nodes.get(report.node_id, NodeEstimate()).seen(report)
             if moved:
                 changed.append(report.node_id)

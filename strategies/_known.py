@@ -37,6 +37,8 @@ class State:
     """(direction, codec) to the bytes of an update, or of the difference of two versions."""
     answered: Mapping[int, int] = field(default_factory=dict)
     """Node to the last round whose model it is known to hold."""
+    at_work: frozenset[int] = frozenset()
+    """Nodes from whom an update is to come that an earlier round asked for."""
     choice: Choice | None = None
     held_rounds: int = 0
     rounds: int = 0
@@ -89,7 +91,7 @@ class State:
             found = [r.uplink_bytes for r in accepted if uplink.get(r.node_id) == spec]
             if found:
                 seen["up", spec] = float(np.median(found))
-        # A node gets one difference per version that it lacks; one that is new the whole model.
+        # A node gets one difference per version that it lacks; one that is new the model, too.
         down = [
             r.downlink_bytes / (record.round - self.answered[r.node_id])
             for r in record.reports

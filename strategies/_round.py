@@ -137,25 +137,24 @@ def _late(
     mean: Mean,
     flight: Flight,
 ) -> Iterator[ClientReport]:
-    """Add what has come from those in flight, and give up who is too late; a report on each."""
+    """Add what has come from those in flight, but for what is too late; a report on each."""
     most = plan.quorum.max_staleness if plan.quorum else 0
     for message_id, asked in list(flight.asked.items()):
-        staleness = plan.round - 1 - asked.step
-        sample = measured(grid, message_id)
-        if message_id in came:
+        if message_id not in came:
+            continue
+        del flight.asked[message_id]
+        staleness, sample = plan.round - 1 - asked.step, measured(grid, message_id)
+        if staleness > most and not came[message_id].has_error():
+            codec.seen(asked.client.node_id, asked.version)
+            reason = f"more than {most} rounds late"
+            report = report_on(asked.client, sample, asked.sent_s, reason=reason)
+        else:
             part = Partial(codec.schema.n, normalise=mean.sums.normalise)
             base, share = flight.bases.get(asked.version), weight(staleness)
             taking = Taking(codec, part, asked.version, base, share)
             reply = unsealed_reply(came[message_id])
             report = take(reply, asked.client, taking, sample, asked.sent_s)
             mean.sums.merge(taking.sum())
-        elif staleness >= most:
-            cancel(grid, [message_id])
-            reason = f"no reply in {staleness} rounds"
-            report = report_on(asked.client, sample, asked.sent_s, reason=reason)
-        else:
-            continue
-        del flight.asked[message_id]
         yield replace(report, staleness=staleness)
 
 

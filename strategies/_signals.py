@@ -21,7 +21,7 @@ def weighted(pairs: Iterable[tuple[int, float | None]]) -> float | None:
 
 def received_loss(record: RoundRecord) -> float | None:
     """Training loss of the model that the round began with, as the accepted clients saw it."""
-    return weighted((r.examples, r.first_loss) for r in record.reports if r.accepted)
+    return weighted((r.examples, r.first_loss) for r in _punctual(record))
 
 
 def own_gain(record: RoundRecord) -> float:
@@ -29,11 +29,16 @@ def own_gain(record: RoundRecord) -> float:
     return (
         weighted(
             (r.examples, r.first_loss - r.train_loss)
-            for r in record.reports
-            if r.accepted and r.first_loss is not None and r.train_loss is not None
+            for r in _punctual(record)
+            if r.first_loss is not None and r.train_loss is not None
         )
         or 0.0
     )
+
+
+def _punctual(record: RoundRecord) -> list[ClientReport]:
+    """The accepted ones that trained the model of this round."""
+    return [report for report in record.reports if report.accepted and not report.staleness]
 
 
 def mean_energy(record: RoundRecord) -> float | None:

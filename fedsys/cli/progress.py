@@ -149,9 +149,9 @@ def _losses(record: RoundRecord) -> str:
     lost = left_out([record])
     if not lost:
         return ""
-    used = len(record.reports) - lost.total()
+    used = sum(report.accepted for report in record.reports)
     why = "" if used else f": {_most_frequent(lost)}"
-    return f"  used {used} of {len(record.reports)}{why}"
+    return f"  used {used} of {used + lost.total()}{why}"
 
 
 def _most_frequent(reasons: Counter[str]) -> str:
@@ -163,7 +163,7 @@ def _ending(trial: Trial) -> str:
     accuracy = "-" if summary.final_metric is None else percent(summary.final_metric)
     total = summary.total
     lost = left_out(trial.records)
-    none_used = lost and lost.total() == sum(len(record.reports) for record in trial.records)
+    none_used = lost and not any(r.accepted for record in trial.records for r in record.reports)
     why = f"; no update was used: {_most_frequent(lost)}" if none_used else ""
     return (
         f"accuracy {accuracy} %, {total.rounds} rounds, {number(total.seconds)} s, "

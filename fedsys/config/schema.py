@@ -151,7 +151,8 @@ class Cohort(Section):
     size: Count | None = None
     """Clients per round; neither given means all of them."""
     deadline_s: Positive | None = None
-    """A round closes this long after its start; None leaves it to the strategy."""
+    """A round closes this long after its start; None leaves it to the strategy. Where the strategy
+    has a quorum, who is late goes on, and the update is used in a later round."""
 
     @model_validator(mode="after")
     def _one_of(self) -> "Cohort":

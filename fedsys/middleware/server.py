@@ -134,7 +134,7 @@ class ServerCodec:
             self.held[node] = version
 
     def forget(self, node: int) -> None:
-        """``node`` may hold nothing: the next message brings the whole model."""
+        """``node`` may hold nothing: the next message brings the model."""
         self.held.pop(node, None)
 
     def accept(self, node: int, version: int, turn: int = 0) -> None:

@@ -3,7 +3,7 @@
 One small file per node holds the error-feedback residual and says which model the node has; the
 models themselves are stored by version and checksum, so that a thousand simulated clients in one
 folder share them. A reader sees the old file or the new one, never a half. What cannot be read, or
-is not what it says, counts as lost: the server then sends the whole model.
+is not what it says, counts as lost: the server then sends the model again.
 """
 
 import os

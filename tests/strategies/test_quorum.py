@@ -81,11 +81,21 @@ def test_the_next_request_tells_the_client_that_its_late_update_was_used(tmp_pat
     assert float(np.abs(state.residual).max()) == pytest.approx(4.0)
 
 
-def test_who_is_later_than_allowed_is_given_up_and_asked_again(tmp_path):
-    one = federation(tmp_path, (0.5, 1, 1.0, 2), seconds={1: 1.0, 2: 100.0}, rounds=4)
+def test_who_is_later_than_allowed_is_left_out_and_brings_it_with_the_next(tmp_path):
+    one = federation(
+        tmp_path,
+        (0.5, 1, 1.0, 2),
+        "codec.uplink=topk(0.5)",
+        seconds={1: 1.0, 2: 4.5},
+        rounds=6,
+    )
     records = list(one.strategy().rounds(one.grid()))
-    assert told(records[2]) == [(1, 0, ""), (2, 2, "no reply in 2 rounds")]
-    assert [[c.node_id for c in r.plan.clients] for r in records] == [[1, 2], [1], [1], [1, 2]]
+    assert told(records[4]) == [(1, 0, ""), (2, 4, "more than 2 rounds late")]
+    asked = [[client.node_id for client in record.plan.clients] for record in records]
+    assert asked == [[1, 2], [1], [1], [1], [1], [1, 2]]
+    # Its second update, asked for after that, begins with all of the first: twice four values.
+    state = ClientStore(tmp_path / "run-1", shared=True).load(2)
+    np.testing.assert_array_equal(state.residual, np.full(4, 2, np.float32))
 
 
 @pytest.mark.parametrize(("least", "end_s"), [(1, 1.0), (2, 10.0)])
