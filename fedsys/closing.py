@@ -18,8 +18,8 @@ class Closing:
     late: int = 0
     """Clients still at work for earlier rounds."""
     until_s: float = math.inf
-    _own: int = 0
-    _all: int = 0
+    _own: int = field(default=0, init=False)
+    _all: int = field(default=0, init=False)
     _has_quorum: bool = field(default=False, init=False)
 
     @property

@@ -123,7 +123,7 @@ def gather(
         return Outcome(tuple(reports), mean)
     version = codec.downlink.version
     for client, message in zip(plan.clients, messages, strict=True):
-        if (message_id := message.metadata.message_id) in missing:
+        if (message_id := message.metadata.message_id) not in came:
             flight.asked[message_id] = Asked(client, 0, version, plan.round - 1, sent_s)
     flight.keep_base(version, codec.downlink.model())
     return Outcome(tuple(reports), mean)

@@ -86,7 +86,7 @@ class Adaptive:
         return State()
 
     def plan(self, scene: Scene, state: State, round_number: int) -> RoundPlan:
-        """Keep the last choice unless another promises clearly more, then fit each node to it."""
+        """Keep the last choice unless another promises clearly more; within each node's epochs."""
         found = self._decide(scene, state, round_number)
         steps = {}
         for node in found.nodes:

@@ -157,12 +157,12 @@ class WireGrid(Grid):
         while True:
             found = list(self.pull_messages(own | others))
             replies += found
-            for tell, failed in ((closing.answered, False), (closing.failed, True)):
-                those = [reply for reply in found if reply.has_error() is failed]
-                ids = {reply.metadata.reply_to_message_id for reply in those}
-                tell(self.now_s, own=len(own & ids), late=len(others & ids))
-                own -= ids
-                others -= ids
+            for reply in found:
+                message_id = reply.metadata.reply_to_message_id
+                tell = closing.failed if reply.has_error() else closing.answered
+                tell(self.now_s, own=message_id in own, late=message_id in others)
+                own.discard(message_id)
+                others.discard(message_id)
             if not closing.is_waiting or self.now_s >= closing.until_s:
                 break
             look_s = max(LOOK_S, LOOK_FRACTION * (self.now_s - begin_s))

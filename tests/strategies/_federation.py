@@ -1,4 +1,4 @@
-"""Clients who add a constant to the model, in seconds that a test says; and who is in flight."""
+"""Clients who add a constant to the model, in seconds that a test says; and real simulations."""
 
 from concurrent.futures import Future
 
@@ -6,9 +6,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from fedsys._flwr_private import set_task_identity
+from fedsys.cli.run import run_experiment
 from fedsys.config.load import parse_experiment
 from fedsys.middleware.control import unwrap, wrap
 from fedsys.middleware.mod import codec_mod
+from fedsys.telemetry.runfolder import RunFolder
 from netem.grid import VirtualGrid
 from netem.link import Direction, Link
 from netem.rate import RateCurve
@@ -126,3 +128,15 @@ class Federation:
 
 def told(record):
     return [(report.node_id, report.staleness, report.reason) for report in record.reports]
+
+
+def simulated_alike(tmp_path, text):
+    """The result of a simulation, after asserting that two workers give the bytes of one."""
+    experiment = parse_experiment(text, where="test")
+    found = []
+    for workers in (1, 2):
+        folder = RunFolder.create(tmp_path / str(workers), experiment, resume=False)
+        result = run_experiment(experiment, folder, workers=workers)
+        found.append((result.model_sha256, (folder.path / "rounds.jsonl").read_bytes()))
+    assert found[0] == found[1]
+    return result

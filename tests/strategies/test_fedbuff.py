@@ -6,16 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedsys.cli.run import check_deployable, check_experiment, run_experiment
+from fedsys.cli.run import check_deployable, check_experiment
 from fedsys.config.load import parse_experiment
 from fedsys.errors import ConfigError
 from fedsys.middleware.store import ClientStore
 from fedsys.rng import rng_for
 from fedsys.telemetry.checkpoint import pack_checkpoint, unpack_checkpoint
 from fedsys.telemetry.records import read_records, record_line
-from fedsys.telemetry.runfolder import RunFolder
 from strategies.fixed import Fixed
-from tests.strategies._federation import START, Federation, told
+from tests.strategies._federation import START, Federation, simulated_alike, told
 
 
 def without_asking(record):
@@ -263,13 +262,7 @@ strategy = { name = "fedbuff", options = { buffer = 3, concurrency = 4 } }
 
 
 def test_in_a_simulation_two_workers_give_the_bytes_of_one_and_the_model_learns(tmp_path):
-    experiment = parse_experiment(TEXT, where="test")
-    found = []
-    for workers in (1, 2):
-        folder = RunFolder.create(tmp_path / str(workers), experiment, resume=False)
-        result = run_experiment(experiment, folder, workers=workers)
-        found.append((result.model_sha256, (folder.path / "rounds.jsonl").read_bytes()))
-    assert found[0] == found[1]
+    result = simulated_alike(tmp_path, TEXT)
     losses = [record.test_loss for record in result.records]
     assert losses[-1] < losses[0]
     assert any(r.staleness for record in result.records for r in record.reports)

@@ -6,14 +6,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedsys.cli.run import run_experiment
-from fedsys.config.load import parse_experiment
 from fedsys.errors import ConfigError
 from fedsys.middleware.store import ClientStore
 from fedsys.telemetry.checkpoint import pack_checkpoint, unpack_checkpoint
-from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import Quorum
-from tests.strategies._federation import START, Federation, told
+from tests.strategies._federation import START, Federation, simulated_alike, told
 
 GOES_ON = "at work when the round closed"
 SECONDS = {1: 1.0, 2: 1.0, 3: 1.1, 4: 3.0}
@@ -186,12 +183,6 @@ options = { up_bps = 2e6, down_bps = 2e6, mean_good_s = 3.0, mean_bad_s = 2.0 }
 """
 
 
-def test_in_a_simulation_two_workers_give_the_bytes_of_one_resumed_or_not(tmp_path):
-    experiment = parse_experiment(TEXT, where="test")
-    found = []
-    for name, workers in (("one", 1), ("two", 2)):
-        folder = RunFolder.create(tmp_path / name, experiment, resume=False)
-        result = run_experiment(experiment, folder, workers=workers)
-        found.append((result.model_sha256, (folder.path / "rounds.jsonl").read_bytes()))
-    assert found[0] == found[1]
+def test_in_a_simulation_two_workers_give_the_bytes_of_one(tmp_path):
+    result = simulated_alike(tmp_path, TEXT)
     assert any(r.staleness and r.accepted for x in result.records for r in x.reports)
