@@ -147,6 +147,8 @@ class RoundRecord:
     """L2 norm of the change of the global model."""
     agreement: float | None
     """|sum p u|^2 / sum p |u|^2 over accepted updates: 1 aligned, 1/cohort orthogonal."""
+    key_frame: bool = False
+    """Whether the whole model went out in a codec, and not what has changed."""
     test_loss: float | None = None
     test_metric: float | None = None
     """The task's metric (accuracy unless the task says otherwise) on the server's held-out set."""

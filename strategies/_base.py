@@ -32,7 +32,9 @@ class Scene:
     model_bytes: int
     """Size of the whole model, uncompressed."""
     first_model: str = "none"
-    """Codec in which it is sent the first time, unless that round's downlink is ``none``."""
+    """Codec in which it is sent the first time, unless that round's downlink is ``none``, ..."""
+    key_frames: bool = False
+    """... and again where that is less than the differences that a round's nodes lack."""
     lr: float
     uplink: str
     downlink: str
@@ -43,6 +45,11 @@ class Scene:
     rounds: int = 200
     budget_s: float | None = None
     """What the run may take; no seconds given means that only the rounds are counted."""
+
+    @property
+    def makes_key_frames(self) -> bool:
+        """Whether the whole model may be sent again in its codec."""
+        return self.key_frames and self.first_model != "none"
 
     def steps_per_epoch(self, node_id: int) -> int:
         """Local steps that go once through the node's examples; at least one."""

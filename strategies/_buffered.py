@@ -193,7 +193,7 @@ class BufferedBudget(RoundBudget):
             return
         plan = self._asynchronous.ask(self._scene, number, nodes)
         self._codec.piece_bytes = piece_bytes_for(grid)
-        version = self._codec.advance(self.arrays(), plan.downlink)
+        version = self._codec.advance(self.arrays(), plan.downlink, nodes)
         for node in nodes:
             self._turns[node] = self._turns.get(node, 0) + 1
         messages: dict[int, Message] = {}

@@ -173,7 +173,8 @@ class RoundBudget(Strategy):
         if not hasattr(grid, "receive"):
             plan = replace(plan, quorum=None)
         self._codec.piece_bytes = piece_bytes_for(grid)
-        self._codec.advance(self.arrays(), plan.downlink)
+        asked = [client.node_id for client in plan.clients]
+        self._codec.advance(self.arrays(), plan.downlink, asked)
         self._grid, self._plan, self._sent_s = grid, plan, now_s(grid)
         loses = self._loses or plan.deadline_s is not None or plan.quorum is not None
         sums = None if loses else self._controller.fednova
@@ -283,6 +284,7 @@ class RoundBudget(Strategy):
             train_loss=_mean(outcome.reports, "train_loss"),
             step_norm=self._step_norm,
             agreement=outcome.mean.agreement() if outcome.mean.count else None,
+            key_frame=self._codec.sends_key_frame,
         )
         self._uplink_bytes += record.uplink_bytes
         return record
@@ -338,6 +340,7 @@ def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) 
         parameters=schema.n,
         model_bytes=4 * schema.n + schema.raw_n_bytes,
         first_model=codec.first_model,
+        key_frames=codec.key_frames,
         lr=training.lr,
         uplink=codec.uplink,
         downlink=codec.downlink,

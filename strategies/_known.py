@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsys.types import RoundRecord
+from fedsys.types import F64, RoundRecord
 from strategies._base import Scene
 from strategies._estimate import Estimates
 from strategies._offers import BY_SPEC, Offer
@@ -37,6 +37,8 @@ class State:
     """(direction, codec) to the bytes of an update, or of the difference of two versions."""
     answered: Mapping[int, int] = field(default_factory=dict)
     """Node to the last round whose model it is known to hold."""
+    key_round: int = 1
+    """The last round in which the whole model was sent in its codec."""
     at_work: frozenset[int] = frozenset()
     """Nodes from whom an update is to come that an earlier round asked for."""
     choice: Choice | None = None
@@ -93,13 +95,34 @@ class State:
                 seen["up", spec] = float(np.median(found))
         # A node gets one difference per version that it lacks; one that is new the model, too.
         down = [
-            r.downlink_bytes / (record.round - self.answered[r.node_id])
+            r.downlink_bytes / (record.round - held)
             for r in record.reports
-            if r.downlink_bytes and r.node_id in self.answered and not r.staleness
+            if r.downlink_bytes and not r.staleness
+            if (held := self.answered.get(r.node_id, 0)) >= self.key_round
         ]
-        if down:
+        if down and not record.key_frame:
             seen["down", record.plan.downlink] = float(np.min(down))
         return seen
+
+    def behind_bytes(
+        self, scene: Scene, nodes: Sequence[int], round_number: int, one: float
+    ) -> F64:
+        """Bytes of a round's downloads, float64 [c]: ``one`` for each difference that a node lacks.
+
+        A node that lacks the last key frame gets that, too, and all get a new one, or the model as
+        it is, where that is less.
+        """
+        first, whole = received_first(scene), received_whole(scene)
+        behind = [
+            one * (round_number - held)
+            if (held := self.answered.get(node, 0)) >= self.key_round
+            else first + one * (round_number - self.key_round)
+            for node in nodes
+        ]
+        least: F64 = np.minimum(whole, np.array(behind))
+        if scene.makes_key_frames and one <= first and first < least.mean():
+            return np.full(len(nodes), first)
+        return least
 
 
 def received_whole(scene: Scene) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedsys.types import F64, Quorum
 from strategies._base import Scene
-from strategies._known import State, received_first, received_whole
+from strategies._known import State, first_offer, received_first, received_whole
 from strategies._offers import LADDER, Offer
 from strategies._search import Choice, Cohort, climb, closes_s
 
@@ -66,7 +66,7 @@ class Ways:
         rounds = self.state.progress.rounds(
             choice.local_steps,
             choice.up,
-            choice.down,
+            first_offer(scene) if self._makes_key_frames(choice) else choice.down,
             clients=clients,
             gap=len(scene.examples) / clients,
             drawn=clients / len(scene.examples),
@@ -90,10 +90,16 @@ class Ways:
         progress = self.state.progress
         return (
             f"{choice.local_steps} steps (half as good as endless ones at "
-            f"{progress.reach_steps:.0f}), up {choice.up.spec}, down {choice.down.spec}; "
+            f"{progress.reach_steps:.0f}), up {choice.up.spec}, down {self._sent(choice)}; "
             f"{down_s:.1f} s down and {up_s:.1f} s up of {closes_s:.1f} s; {choice.up.spec} "
             f"saves {raw_s - up_s:.1f} s and drops {100 * progress.nmse(choice.up):.0f} %"
         )
+
+    def _sent(self, choice: Choice) -> str:
+        """What goes down, in words."""
+        if self._makes_key_frames(choice):
+            return f"{first_offer(self.scene).spec} of the whole model"
+        return choice.down.spec
 
     def up_bytes(self, offer: Offer) -> float:
         """Bytes of an update."""
@@ -103,29 +109,29 @@ class Ways:
         return self.sizes[key]
 
     def down_bytes(self, choice: Choice) -> float:
-        """Of a download in the long run: one difference per missed round, or the whole model."""
-        scene, state, whole = self.scene, self.state, received_whole(self.scene)
+        """Of a download in the long run: a difference per missed round, or the whole model."""
+        whole, first = received_whole(self.scene), received_first(self.scene)
         if choice.down.spec == "none":
             return whole
-        if state.choice is None:
-            return received_first(scene)
-        gap = len(scene.examples) / len(self.cohort.step_s)
-        return min(whole, gap * state.size(scene, "down", choice.down))
+        if self.state.choice is None or self._makes_key_frames(choice):
+            return first
+        return min(whole, self._gap * self.state.size(self.scene, "down", choice.down))
+
+    def _makes_key_frames(self, choice: Choice) -> bool:
+        """Whether clients lack so many differences that the model is sent whole in every round."""
+        if not self.scene.makes_key_frames or choice.down.spec == "none":
+            return False
+        one, first = self.state.size(self.scene, "down", choice.down), received_first(self.scene)
+        return one <= first < self._gap * one
+
+    @property
+    def _gap(self) -> float:
+        """Rounds from one in which a node is asked to the next."""
+        return len(self.scene.examples) / len(self.cohort.step_s)
 
     def sizes_for(self, nodes: Sequence[int], choice: Choice, round_number: int) -> F64:
-        """Bytes of this round's downloads, float64 [c]: one difference for each missed round.
-
-        A node without a model gets the first one, too, or the whole model where that is less.
-        """
-        state, whole = self.state, received_whole(self.scene)
+        """Bytes of this round's downloads, float64 [c]."""
         if choice.down.spec == "none":
-            return np.full(len(nodes), whole)
-        one, first = state.size(self.scene, "down", choice.down), received_first(self.scene)
-        behind = [
-            one * (round_number - state.answered[node])
-            if node in state.answered
-            else first + one * (round_number - 1)
-            for node in nodes
-        ]
-        least: F64 = np.minimum(whole, np.array(behind))
-        return least
+            return np.full(len(nodes), received_whole(self.scene))
+        one = self.state.size(self.scene, "down", choice.down)
+        return self.state.behind_bytes(self.scene, nodes, round_number, one)

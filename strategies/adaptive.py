@@ -119,6 +119,7 @@ class Adaptive:
             answering=_mixed(state.answering, len(accepted) / scene.cohort, 1 / scene.cohort),
             sizes=state.sizes_after(record),
             answered={**state.answered, **held},
+            key_round=record.round if record.key_frame else state.key_round,
             at_work=frozenset(at_work | (state.at_work - heard)),
             choice=found.choice,
             held_rounds=state.held_rounds + 1 if found.choice == state.choice else 1,

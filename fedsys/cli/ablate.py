@@ -164,7 +164,7 @@ def _options(off: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _codec_switches(experiment: Experiment) -> Switches:
-    """The file's own codecs, that of the first model, and error feedback, where they are on."""
+    """The file's own codecs, how whole models go down, and error feedback, where they are on."""
     from strategies.server_app import controller_for
 
     codec, found = experiment.codec, Switches()
@@ -175,6 +175,9 @@ def _codec_switches(experiment: Experiment) -> Switches:
         found["the downlink codec"] = {"codec.downlink": "none"}
     if codec.first_model != "none" and (chooses or codec.downlink != "none"):
         found["the first model's codec"] = {"codec.first_model": "none"}
+        clients = experiment.partition.clients
+        if codec.key_frames and experiment.cohort.count(clients) < clients:
+            found["key frames"] = {"codec.key_frames": False}
     if codec.error_feedback and (chooses or codec.uplink != "none"):
         found["error feedback"] = {"codec.error_feedback": False}
     return found

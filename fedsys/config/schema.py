@@ -108,8 +108,11 @@ class CodecConfig(Section):
     uplink: str = "none"
     downlink: str = "none"
     first_model: FirstModel = "int8"
-    """Of the first model that is sent, if the downlink's codec is not ``none``. What it drops comes
-    with the next difference."""
+    """Of the first model that is sent, and of key frames, if the downlink's codec is not ``none``.
+    What it drops comes with the next difference."""
+    key_frames: bool = True
+    """Send the whole model again where that is less than all the versions that a round's clients
+    lack, as where few of many are asked in each."""
     error_feedback: bool = True
     residual_decay: Fraction = 1.0
     """Factor on the residual for each round a client missed."""

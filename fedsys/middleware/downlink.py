@@ -6,22 +6,33 @@ taken against it, so that the error is fed back (DoubleSqueeze, Tang et al. 2019
 apply the same differences in the same order, so one model stands for all of them. A client that
 missed versions gets the differences it lacks, or the whole model when those are gone or cost more.
 
-The first version may be coded, too: it is then the difference to nothing, and whoever joins while
-all since then are kept gets them all.
+A version can also go out as a key frame, the whole model, coded: the first does, and every one
+whose receivers lack so many versions that this is less. Whoever joins while the latest key frame
+and all since then are kept gets these.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedsys.codecs._base import check_finite
-from fedsys.codecs._chain import parse
+from fedsys.codecs._chain import Codec, parse
 from fedsys.middleware.store import checksum_of
 from fedsys.rng import rng_for
 from fedsys.types import F32
-from fedsys.wire.packet import Kind, Packet, pack, pack_frames
+from fedsys.wire.packet import Kind, Packet, kind_of, pack, pack_frames
 from fedsys.wire.schema import Array, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A version in a codec."""
+
+    kind: Kind
+    model: dict[str, Array]
+    """What receivers have after it."""
+    packet: bytes
 
 
 @dataclass(slots=True)
@@ -31,8 +42,8 @@ class Downlink:
     schema: Schema
     seed: int
     ring_versions: int
-    first: str = "none"
-    """Codec of the first model, where that of its version is not ``none``."""
+    key_codec: str = "none"
+    """Codec of key frames; with ``none`` there are none, and the first model goes as it is."""
     version: int = 0
     sent: F32 | None = None
     """Coded values of ``version`` as clients hold it, float32 [n]."""
@@ -42,44 +53,72 @@ class Downlink:
     """The coded tensors of ``version`` as the server has it."""
     raw: bytes = b""
     deltas: dict[int, bytes] = field(default_factory=dict)
-    """Packet that leads from version v - 1 (0: nothing) to v, for the latest versions."""
+    """Packet that leads to version v, from v - 1 or, a key frame, from nothing; the latest ones."""
+    key: int = 0
+    """The latest key frame, or 0."""
     _frames: dict[int, bytes] = field(default_factory=dict)
     """What ``payload`` gave for the current version."""
     _whole: bytes | None = None
     _checksum: int | None = None
 
-    def advance(self, arrays: Mapping[str, Array], spec: str) -> int:
+    def advance(self, arrays: Mapping[str, Array], spec: str, holders: Sequence[int] = ()) -> int:
         """Make ``arrays`` the current model, to be sent in codec ``spec``.
 
-        Returns its version; the same one when the model has not changed. Raises NonFiniteError
-        for a model with NaN or infinite values.
+        ``holders`` are the versions that its receivers hold, 0 for none; where they are given, a
+        key frame is made if it is less for them all. Returns the version; the same one when the
+        model has not changed. Raises NonFiniteError for a model with NaN or infinite values.
         """
         exact, raw = self.schema.split_exact(arrays)
         if self.sent is not None and raw == self.raw and exact == self.exact:
             return self.version
-        codec, version = parse(spec), self.version + 1
-        if self.sent is None and codec.stages:
-            codec = parse(self.first)
         flat, _ = self.schema.split(arrays)
-        if not codec.stages:
+        version, frame = self.version + 1, self._frame(flat, raw, parse(spec), holders)
+        if frame is None:
             check_finite(flat)
             self.deltas.clear()
-            self.sent, self.held = flat, exact
+            self.sent, self.held, self.key = flat, exact, 0
         else:
-            kind = Kind.MODEL if self.sent is None else Kind.DELTA
-            base = np.zeros_like(flat) if self.sent is None else self.sent
-            rng = rng_for(self.seed, "downlink", version)
-            body = codec.encode(flat - base, self.schema.layout, rng)
-            step = codec.decode(body, self.schema.n, self.schema.layout).dense()
-            stepped = self.schema.join(base + step, raw)
-            self.held, _ = self.schema.split_exact(stepped)
-            self.sent, _ = self.schema.split(stepped)
-            self.deltas[version] = self._pack(kind, codec.spec, self.version, body, raw)
+            self.held, _ = self.schema.split_exact(frame.model)
+            self.sent, _ = self.schema.split(frame.model)
+            if frame.kind is Kind.MODEL:
+                self.deltas.clear()
+                self.key = version
+            self.deltas[version] = frame.packet
             self.deltas.pop(version - self.ring_versions, None)
         self.exact, self.raw, self.version = exact, raw, version
         self._whole = self._checksum = None
         self._frames = {}
         return version
+
+    def _frame(self, flat: F32, raw: bytes, codec: Codec, holders: Sequence[int]) -> _Frame | None:
+        """The next version as it is sent; None: as it is.
+
+        A difference that is larger than a key frame says that the model is wanted more exactly.
+        """
+        whole = parse(self.key_codec)
+        if not codec.stages or (self.sent is None and not whole.stages):
+            return None
+        if self.sent is None:
+            return self._coded(whole, flat, raw, None)
+        delta = self._coded(codec, flat, raw, self.sent)
+        if not whole.stages or all(version == self.version for version in holders):
+            return delta
+        most, one = len(self.whole()), len(delta.packet)
+        behind = sum(min(most, len(self.payload(version)) + one) for version in holders)
+        key = self._coded(whole, flat, raw, None)
+        each = len(key.packet)
+        return key if one <= each and len(holders) * each < behind else delta
+
+    def _coded(self, codec: Codec, flat: F32, raw: bytes, base: F32 | None) -> _Frame:
+        """The next version as a difference to ``base``; a key frame where that is None."""
+        kind, version = Kind.MODEL if base is None else Kind.DELTA, self.version + 1
+        start = np.zeros_like(flat) if base is None else base
+        rng = rng_for(self.seed, "downlink", version)
+        body = codec.encode(flat - start, self.schema.layout, rng)
+        step = codec.decode(body, self.schema.n, self.schema.layout).dense()
+        base_version = 0 if base is None else self.version
+        packet = self._pack(kind, codec.spec, base_version, version, body, raw)
+        return _Frame(kind, self.schema.join(start + step, raw), packet)
 
     def payload(self, held_version: int) -> bytes:
         """Frames for a client that holds ``held_version`` (0: nothing); none if it is current.
@@ -91,7 +130,8 @@ class Downlink:
         return self._frames[held_version]
 
     def _frames_from(self, held_version: int) -> bytes:
-        wanted = range(held_version + 1, self.version + 1)
+        first = self.key if held_version < self.key else held_version + 1
+        wanted = range(first, self.version + 1)
         is_behind = 0 <= held_version <= self.version
         if is_behind and all(version in self.deltas for version in wanted):
             frames = pack_frames([self.deltas[version] for version in wanted])
@@ -104,7 +144,7 @@ class Downlink:
         if not self.version:
             raise ValueError("no model to send: advance() comes first")
         if self._whole is None:
-            packet = self._pack(Kind.MODEL, "none", 0, self.held, self.raw, self.version)
+            packet = self._pack(Kind.MODEL, "none", 0, self.version, self.held, self.raw)
             self._whole = pack_frames([packet])
         return self._whole
 
@@ -148,16 +188,18 @@ class Downlink:
             for name, array in sorted(tensors.items())
             if name.startswith("delta.")
         }
+        keys = (v for v, packet in self.deltas.items() if kind_of(packet) is Kind.MODEL)
+        self.key = max(keys, default=0)
 
     def _pack(
-        self, kind: Kind, spec: str, base: int, body: bytes, raw: bytes, version: int | None = None
+        self, kind: Kind, spec: str, base: int, version: int, body: bytes, raw: bytes
     ) -> bytes:
         packet = Packet(
             kind=kind,
             spec=spec,
             schema_digest=self.schema.digest,
             base_version=base,
-            version=base + 1 if version is None else version,
+            version=version,
             n=self.schema.n,
             body=body,
             raw=raw,

@@ -4,7 +4,7 @@ The strategy above sees plain records and does not know that they were packed; t
 packets and does not know what is in them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Array, ArrayRecord, Message
@@ -53,18 +53,21 @@ class CodecGrid(Grid):
         uplink: str = "topk(0.05)|int8",
         downlink: str = "none",
         first_model: FirstModel = "int8",
+        key_frames: bool = True,
         error_feedback: bool = True,
         seed: int = 0,
     ) -> None:
         """Raises ConfigError for a spec that names no codec.
 
-        ``first_model`` is the codec of the first model, unless ``downlink`` is ``none``.
+        ``first_model`` is the codec of the first model, unless ``downlink`` is ``none``. With
+        ``key_frames`` the whole model goes out again where that is less than what clients lack.
         """
         self._grid = grid
         self._config = CodecConfig(
             uplink=parse(uplink).spec,
             downlink=parse(downlink).spec,
             first_model=first_model,
+            key_frames=key_frames,
             error_feedback=error_feedback,
         )
         self._seed = seed
@@ -93,7 +96,7 @@ class CodecGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Pack and send; the ids of the messages. The messages themselves stay as they are."""
-        packed = [self._pack(message) for message in messages]
+        packed = self._packed(messages)
         ids = self._grid.push_messages([message for message, _ in packed])
         self._remember(packed)
         return ids
@@ -106,13 +109,19 @@ class CodecGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Pack, send, wait as the inner grid does, and unpack."""
-        packed = [self._pack(message) for message in messages]
+        packed = self._packed(messages)
         sent = [message for message, _ in packed]
         replies = self._grid.send_and_receive(sent, timeout=timeout)
         self._remember(packed)
         return [self._unpack(reply) for reply in replies]
 
-    def _pack(self, message: Message) -> tuple[Message, _Note | None]:
+    def _packed(self, messages: Iterable[Message]) -> list[tuple[Message, _Note | None]]:
+        cohort = list(messages)
+        nodes = [message.metadata.dst_node_id for message in cohort]
+        return [self._pack(message, nodes) for message in cohort]
+
+    def _pack(self, message: Message, nodes: Sequence[int] = ()) -> tuple[Message, _Note | None]:
+        """``nodes`` get the same model."""
         records = array_records(message.content) if message.has_content() else {}
         if not records:
             return message, None
@@ -120,7 +129,7 @@ class CodecGrid(Grid):
             names = ", ".join(records)
             raise ConfigError(f"CodecGrid packs one ArrayRecord a message, this one has: {names}")
         ((name, record),) = records.items()
-        codec, node = self._advance(record), message.metadata.dst_node_id
+        codec, node = self._advance(record, nodes), message.metadata.dst_node_id
         content, version = message.content.copy(), codec.downlink.version
         content[name], content[RECORD] = codec.records_for(node, self._config.uplink)
         if message.metadata.message_type.startswith("train"):
@@ -129,7 +138,7 @@ class CodecGrid(Grid):
         sent = seal(content, codec.piece_bytes) if codec.piece_bytes else content
         return with_content(message, sent), note
 
-    def _advance(self, record: ArrayRecord) -> ServerCodec:
+    def _advance(self, record: ArrayRecord, nodes: Sequence[int]) -> ServerCodec:
         """The codec, with this record as its current model.
 
         A strategy puts the same Array objects, which nobody changes, into a whole cohort's
@@ -144,7 +153,7 @@ class CodecGrid(Grid):
             schema = Schema.of(arrays, self._config.raw)
             holds, pieces = self._config.downlink != "none", piece_bytes_for(self._grid)
             codec = ServerCodec(schema, self._config, self._seed, holds, piece_bytes=pieces)
-        codec.advance(conform(arrays, codec.schema), self._config.downlink)
+        codec.advance(conform(arrays, codec.schema), self._config.downlink, nodes)
         self._codec, self._current, self._owed = codec, current, codec.downlink.owed()
         return codec
 

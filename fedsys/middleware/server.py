@@ -4,7 +4,7 @@ One ``ServerCodec`` serves one run. It does no I/O and knows nothing of Flower's
 puts it under any Flower strategy, fedsys's own strategies call it directly.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,9 +59,18 @@ class ServerCodec:
             self.schema, self.seed, self.config.ring_versions, self.config.first_model
         )
 
-    def advance(self, arrays: Mapping[str, Array], spec: str) -> int:
-        """Make ``arrays`` the model that goes out next, coded by ``spec``; its version."""
-        return self.downlink.advance(arrays, spec)
+    def advance(self, arrays: Mapping[str, Array], spec: str, nodes: Iterable[int] = ()) -> int:
+        """Make ``arrays`` the model that goes out next, coded by ``spec``; its version.
+
+        A key frame where that is less for the ``nodes`` who get it, unless there are to be none.
+        """
+        wanted = nodes if self.config.key_frames else ()
+        return self.downlink.advance(arrays, spec, [self.held.get(node, 0) for node in wanted])
+
+    @property
+    def sends_key_frame(self) -> bool:
+        """Whether the current version is one."""
+        return 0 < self.downlink.version == self.downlink.key
 
     def payload_for(self, node: int) -> bytes:
         """The frames that bring ``node`` to the current model; the same object for many nodes."""

@@ -1,5 +1,7 @@
 """Server and client agree bit for bit on the model, whatever was missed, lost or repeated."""
 
+import copy
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
@@ -14,7 +16,7 @@ from fedsys.middleware.mod import codec_mod
 from fedsys.middleware.server import ServerCodec
 from fedsys.middleware.store import ClientStore
 from fedsys.rng import rng_for
-from fedsys.wire.packet import Kind, kind_of, unpack_frames
+from fedsys.wire.packet import Kind, kind_of, unpack, unpack_frames
 from fedsys.wire.schema import Schema
 
 N = 3000
@@ -58,8 +60,8 @@ class Federation:
         node = message.metadata.dst_node_id
         return codec_mod(copy_message(message), self.context(node, run_id), app)
 
-    def advance(self, version, spec):
-        return self.server.advance(model_at(version, self.dtype), spec)
+    def advance(self, version, spec, nodes=()):
+        return self.server.advance(model_at(version, self.dtype), spec, nodes)
 
     def assert_client_has_what_was_sent(self):
         down = self.server.downlink
@@ -89,8 +91,8 @@ def test_after_any_pattern_of_missed_rounds_all_hold_the_same_model(tmp_path_fac
         downlink="int8",
     )
     for version in range(1, data.draw(st.integers(1, 8)) + 1):
-        moved = data.draw(st.booleans())
-        federation.advance(version if moved else 1, data.draw(st.sampled_from(DOWNLINKS)))
+        moved, asked = data.draw(st.booleans()), data.draw(st.sets(st.sampled_from([1, 2])))
+        federation.advance(version if moved else 1, data.draw(st.sampled_from(DOWNLINKS)), asked)
         for node in (1, 2):
             fate = data.draw(FATE)
             if fate == "missed":
@@ -191,6 +193,93 @@ def test_the_first_model_is_exact_where_nothing_is_to_be_dropped(tmp_path, downl
     federation.advance(1, downlink)
     federation.deliver(federation.message(1))
     assert federation.got["w"].tobytes() == model_at(1)["w"].tobytes()
+
+
+def specs_of(message):
+    schema, frames = Schema.of(model_at(0)), frames_of(message)[:1]
+    packets = [unpack(frame, schema=schema, max_bytes=1 << 20) for frame in frames]
+    return [(packet.kind, packet.spec) for packet in packets]
+
+
+def test_those_who_lack_many_versions_get_a_key_frame_and_go_on_from_it(tmp_path):
+    federation = Federation(tmp_path, downlink="int4", first_model="int8")
+    federation.advance(1, "int4", [1])
+    federation.server.seen(1, 1)
+    federation.advance(2, "int4", [1])
+    assert specs_of(federation.message(1)) == [(Kind.DELTA, "int4")]
+    federation.advance(3, "int4", [1])  # two differences of half a byte a value: no less
+
+    message = federation.message(1)
+    assert specs_of(message) == [(Kind.MODEL, "int8")]
+    assert len(frames_of(message)) == 1
+    assert len(unwrap(message.content)[1]) < 1.05 * N + 400
+    model = model_at(3)["w"]
+    federation.deliver(message)
+    federation.assert_client_has_what_was_sent()
+    # Nothing of what earlier differences dropped is left: half a step of int8 at most.
+    assert np.abs(federation.got["w"] - model).max() <= np.abs(model).max() / 127 / 2 * 1.01
+    federation.server.seen(1, 3)
+    federation.advance(4, "int4", [1])
+    for node, kinds in ((1, [Kind.DELTA]), (2, [Kind.MODEL, Kind.DELTA])):
+        message = federation.message(node)
+        assert [kind_of(frame) for frame in frames_of(message)] == kinds
+        federation.deliver(message)
+        federation.assert_client_has_what_was_sent()
+
+
+@pytest.mark.parametrize(
+    ("downlink", "config"),
+    [
+        ("fp16", {}),
+        ("int4", {"key_frames": False}),
+        ("int4", {"first_model": "none"}),
+    ],
+)
+def test_no_key_frame_that_is_coarser_than_asked_for_or_not_wanted(tmp_path, downlink, config):
+    federation = Federation(tmp_path, downlink=downlink, **config)
+    federation.advance(1, downlink, [1])
+    federation.server.seen(1, 1)
+    for version in range(2, 8):
+        federation.advance(version, downlink, [1])
+        assert (Kind.MODEL, "int8") not in specs_of(federation.message(1))
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_key_frames_never_cost_the_rounds_clients_more(tmp_path_factory, data):
+    """Beside a server in the same state that makes none."""
+    federation = Federation(
+        tmp_path_factory.mktemp("state"),
+        ring_versions=data.draw(st.integers(1, 6)),
+        downlink="int8",
+        first_model=data.draw(st.sampled_from(["int8", "int4", "fp16"])),
+    )
+    server, nodes = federation.server, range(1, 6)
+    for version in range(1, data.draw(st.integers(2, 8))):
+        asked = sorted(data.draw(st.sets(st.sampled_from(nodes), min_size=1)))
+        spec = data.draw(st.sampled_from(["int8", "int4", "topk(0.1)|int8", "randk(0.2)"]))
+        other = copy.deepcopy(server)
+        server.advance(model_at(version), spec, asked)
+        other.advance(model_at(version), spec)
+        with_keys, without = (
+            sum(len(one.payload_for(node)) for node in asked) for one in (server, other)
+        )
+        assert with_keys <= without
+        for node in asked:
+            server.seen(node, version)
+
+
+def test_a_restored_server_knows_its_key_frames(tmp_path):
+    first, second = (Federation(tmp_path / name, downlink="int4") for name in "ab")
+    first.advance(1, "int4")
+    first.server.seen(1, 1)
+    for version in (2, 3):
+        first.advance(version, "int4", [1])
+    first.advance(4, "int4")
+    assert first.server.downlink.key == 3
+    second.server.downlink.restore(4, first.server.downlink.tensors())
+    assert second.server.downlink.key == 3
+    assert second.server.payload_for(1) == first.server.payload_for(1)
 
 
 def test_what_the_downlink_codec_drops_reaches_the_clients_later(tmp_path):
