@@ -57,7 +57,7 @@ def replayed(text: str, records: Sequence[dict[str, Any]]) -> bytes:
         for record in strategy.rounds(grid):
             if record.round == len(records):
                 break
-    return bytes(save(strategy.arrays()))
+    return bytes(save(strategy.result()))
 
 
 def accuracy_without_faults(text: str) -> float:

@@ -80,6 +80,9 @@ class RoundPlan:
     """The mean update may be multiplied by up to this factor where updates disagree (FedExP)."""
     quorum: Quorum | None = None
     """None: who is late is given up."""
+    mean_weight: float = 1.0
+    """Of this round's model in the mean of all so far, which is evaluated and saved. Clients
+    go on from the model itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

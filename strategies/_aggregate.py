@@ -13,7 +13,7 @@ import numpy as np
 from fedsys.codecs._base import sum_of_squares
 from fedsys.partial import Partial, is_exact
 from fedsys.types import F32
-from fedsys.wire.schema import Array
+from fedsys.wire.schema import Array, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,28 @@ class Mean:
             name: total if is_exact(total) else np.asarray(total / self.sums.weight)
             for name, total in self.sums.raw.items()
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """A mean over rounds of the global model: what chance brings into single rounds cancels."""
+
+    flat: F32
+    """Coded values, float32 [n]."""
+    raw: bytes
+    """The raw tensors; integers and booleans are the latest ones."""
+
+    def moved(self, schema: Schema, flat: F32, raw: bytes, weight: float) -> "Averaged":
+        """The mean with ``weight`` on a new model, given as this one is."""
+        mean = self.flat + np.float32(weight) * (flat - self.flat)
+        if schema.raw_n_bytes:
+            before, after = schema.join(mean, self.raw), schema.join(mean, raw)
+            mixed = {
+                name: new if is_exact(new) else before[name] + weight * (new - before[name])
+                for name, new in after.items()
+            }
+            _, raw = schema.split({k: v.astype(after[k].dtype) for k, v in mixed.items()})
+        return Averaged(mean, raw)
 
 
 @dataclass(slots=True)

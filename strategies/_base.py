@@ -89,6 +89,7 @@ class Scene:
         proximal_mu: float | None = None,
         max_stretch: float = 1.0,
         quorum: Quorum | None = None,
+        mean_weight: float = 1.0,
     ) -> RoundPlan:
         """A plan for the nodes in ``local_steps``; codecs that are not given are the experiment's.
 
@@ -115,6 +116,7 @@ class Scene:
             reason=reason,
             max_stretch=max_stretch,
             quorum=quorum,
+            mean_weight=mean_weight,
         )
 
 

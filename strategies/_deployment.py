@@ -98,7 +98,7 @@ def _run(
         )
         if order.keep_every_rounds and record.round % order.keep_every_rounds == 0:
             folder.keep_checkpoint(record.round)
-    model_sha256 = folder.save_model(strategy.arrays())
+    model_sha256 = folder.save_model(strategy.result())
     summary = summarise(records, experiment.run.target, strategy.stopped_by)
     folder.save_result(
         asdict(summary) | {"model_sha256": model_sha256, "wall_s": clock.now_s() - start_s}

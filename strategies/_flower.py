@@ -19,7 +19,7 @@ from fedsys.nodes import NodeCounts
 from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
-from strategies._aggregate import Mean, Optimizer
+from strategies._aggregate import Averaged, Mean, Optimizer
 from strategies._base import Controller, Scene, observed, replay, sees_tests
 from strategies._flight import Flight
 from strategies._moments import Moments
@@ -62,6 +62,8 @@ class RoundBudget(Strategy):
         self._codec = ServerCodec(schema, experiment.codec, experiment.run.seed, holds)
         self._optimizer = _optimizer(experiment.server)
         self._flat, self._raw = schema.split(arrays)
+        self._averaged: Averaged | None = None
+        """What is evaluated and saved; None: the global model."""
         self._scene = _scene(experiment, examples, schema)
         self._controller_state = controller.start(self._scene)
         self._grid: Grid | None = None
@@ -88,6 +90,11 @@ class RoundBudget(Strategy):
         """The global model, tensor by tensor."""
         return self._codec.schema.join(self._flat, self._raw)
 
+    def result(self) -> dict[str, Values]:
+        """The model to evaluate and save: the global one, or a mean over rounds if planned so."""
+        best = self._averaged
+        return self.arrays() if best is None else self._codec.schema.join(best.flat, best.raw)
+
     def rounds(self, grid: Grid, ahead: Ahead | None = None) -> Iterator[RoundRecord]:
         """Run round after round; ``stopped_by`` says which budget ended it.
 
@@ -103,7 +110,7 @@ class RoundBudget(Strategy):
             evaluation = None
             if self._is_evaluated(record):
                 start = self._evaluate_now if ahead is None else ahead.evaluate
-                evaluation = start(self.arrays())
+                evaluation = start(self.result())
             is_last = bool(self._met(record))
             begun = ahead is not None and ahead.before_next(is_last) and self._may_begin(grid)
             begun = begun and not is_last
@@ -125,6 +132,9 @@ class RoundBudget(Strategy):
             "model-raw": np.frombuffer(self._raw, np.uint8),
             **self._optimizer.tensors(),
         }
+        if self._averaged is not None:
+            tensors["mean-flat"] = self._averaged.flat
+            tensors["mean-raw"] = np.frombuffer(self._averaged.raw, np.uint8)
         for key, value in self._codec.downlink.tensors().items():
             tensors[f"down.{key}"] = value
         return tensors | self._flight.tensors(self._grid)
@@ -148,6 +158,9 @@ class RoundBudget(Strategy):
         try:
             self._flat, self._raw = tensors["flat"].copy(), tensors["model-raw"].tobytes()
             self._optimizer.restore(tensors)
+            if "mean-flat" in tensors:
+                flat, raw = tensors["mean-flat"].copy(), tensors["mean-raw"].tobytes()
+                self._averaged = Averaged(flat, raw)
             down = {k.removeprefix("down."): v for k, v in tensors.items() if k[:5] == "down."}
             self._codec.downlink.restore(state["version"], down)
             self._codec.held, self._codec.acked = dict(state["held"]), dict(state["acked"])
@@ -203,7 +216,12 @@ class RoundBudget(Strategy):
             flight=self._flight,
         )
         self._loses = self._outcome.mean.count < len(self._outcome.reports)
+        before = self._averaged or Averaged(self._flat, self._raw)
         self._move(self._outcome.mean, self._outcome.mean.stretch(self._plan.max_stretch))
+        self._averaged = None
+        if self._plan.mean_weight < 1:
+            schema, weight = self._codec.schema, self._plan.mean_weight
+            self._averaged = before.moved(schema, self._flat, self._raw, weight)
 
     def _move(self, mean: Mean, stretch: float) -> None:
         """Step the global model by ``stretch`` times ``mean``, if there is anything in it."""
@@ -244,7 +262,7 @@ class RoundBudget(Strategy):
             known = MetricRecord()
             known.update({key: value for key, value in metrics.items() if value is not None})
             result.evaluate_metrics_serverapp[record.round] = known
-        result.arrays = ArrayRecord({name: Array(array) for name, array in self.arrays().items()})
+        result.arrays = ArrayRecord({name: Array(array) for name, array in self.result().items()})
         return result
 
     def _begin(self, grid: Grid, number: int) -> None:

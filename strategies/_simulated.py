@@ -74,7 +74,7 @@ def run_simulated(
                 strategy.tensors(),
                 {"strategy": strategy.state(), "grid": grid.state()},
             )
-    model_sha256 = folder.save_model(strategy.arrays())
+    model_sha256 = folder.save_model(strategy.result())
     summary = summarise(records, experiment.run.target, strategy.stopped_by)
     folder.save_result(
         asdict(summary) | {"model_sha256": model_sha256, "wall_s": clock.now_s() - start_s}

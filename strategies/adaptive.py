@@ -28,6 +28,9 @@ GROWTH = 4
 STEPS = tuple(dict.fromkeys(round(2 ** (k / 2)) for k in range(2, 25)))
 """Local steps to choose from. Of a single one it cannot be seen how fast the loss falls."""
 MAX_STRETCH = 2.0
+MEAN_DECAY = 8.0
+"""The mean over rounds is about the last ninth of them where chance moves a round's model as much
+as the clients' common step does, and less where it moves it less."""
 NEARLY_ALL = 0.8
 """Part of all clients whose losses are as good as everybody's."""
 REMEMBER = 0.7
@@ -65,6 +68,8 @@ class Adaptive:
     """Close a round when half have answered, and use what comes late in a later one."""
     stretch: bool = True
     """Lengthen the server's step where updates disagree (FedExP)."""
+    average: bool = True
+    """Evaluate and save a mean over rounds where each has a part of all clients only."""
     late_phase: bool = True
     """Halve the steps when clients drift apart."""
     fednova: bool = True
@@ -100,6 +105,7 @@ class Adaptive:
             reason=found.reason,
             max_stretch=self._stretch(scene, state),
             quorum=scene.quorum() if self.quorum else None,
+            mean_weight=self._mean_weight(scene, state, round_number),
         )
 
     def observe(self, scene: Scene, state: State, record: RoundRecord) -> State:
@@ -201,6 +207,15 @@ class Adaptive:
             return 1.0
         answering = scene.cohort * state.answering / len(scene.examples)
         return 1 + (MAX_STRETCH - 1) * math.sqrt(min(1.0, answering))
+
+    def _mean_weight(self, scene: Scene, state: State, round_number: int) -> float:
+        """Polynomial-decay averaging (Shamir & Zhang 2013), by the noise of who takes part."""
+        clients = scene.cohort * state.answering
+        noise = state.progress.disagreement / clients * (1 - clients / len(scene.examples))
+        if not self.average or noise <= 0:
+            return 1.0
+        decay = MEAN_DECAY / noise
+        return (decay + 1) / (decay + round_number)
 
 
 def _mixed(share: float, new: float, least: float) -> float:

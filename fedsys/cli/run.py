@@ -157,7 +157,7 @@ def _run(
                     on_round(record)
                 if saving.is_stopping and not strategy.stopped_by:
                     return RunResult(INTERRUPTED, folder.records(), "")
-    model_sha256 = folder.save_model(strategy.arrays())
+    model_sha256 = folder.save_model(strategy.result())
     return RunResult(strategy.stopped_by, folder.records(), model_sha256)
 
 
