@@ -42,7 +42,6 @@ class State:
     at_work: frozenset[int] = frozenset()
     """Nodes from whom an update is to come that an earlier round asked for."""
     choice: Choice | None = None
-    held_rounds: int = 0
     rounds: int = 0
     moved: tuple[int, ...] = ()
     """Nodes whose link changed in the last round."""

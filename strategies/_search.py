@@ -28,12 +28,6 @@ class Choice:
     up: Offer
     down: Offer
 
-    def is_lighter_than(self, other: "Choice") -> bool:
-        """Whether it is the same but for a codec that drops less."""
-        mine, others = (self.up.bits, self.down.bits), (other.up.bits, other.down.bits)
-        same_steps = self.local_steps == other.local_steps
-        return same_steps and mine != others and mine[0] >= others[0] and mine[1] >= others[1]
-
 
 @dataclass(frozen=True, slots=True)
 class Cohort:

@@ -6,21 +6,19 @@ estimated from what replies took and said.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fedsys.errors import ConfigError
 from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene
 from strategies._known import WINDOW, State, first_offer, median_epoch
 from strategies._offers import BY_SPEC, LADDER, Offer
+from strategies._options import require_whole
 from strategies._search import Choice, Cohort
 from strategies._signals import own_gain, received_loss
 from strategies._ways import Limits, Ways
 
-LEARNING_ROUNDS = 4
-"""Rounds in which any better choice is taken: the first estimates are poor."""
 FIRST_STEPS = 64
 """Local steps of the first round, at most ..."""
 GROWTH = 4
@@ -57,9 +55,6 @@ class Adaptive:
 
     max_epochs: int = 32
     """Cap on local work."""
-    hysteresis: float = 0.1
-    """A new choice must promise this much more before it replaces the current one, unless it
-    only compresses less and is as good."""
     choose_steps: bool = True
     """Off: every client trains one epoch."""
     choose_uplink: bool = True
@@ -72,14 +67,12 @@ class Adaptive:
     """Evaluate and save a mean over rounds where each has a part of all clients only."""
     late_phase: bool = True
     """Halve the steps when clients drift apart."""
-    fednova: bool = True
-    """Divide updates by their local steps, because these differ."""
 
-    SWITCHES: ClassVar[Mapping[str, Mapping[str, Any]]] = {"patience": {"hysteresis": 0.0}}
+    fednova: ClassVar[bool] = False
+    """Few clients have so few examples that they are asked for fewer steps than the others."""
 
     def __post_init__(self) -> None:
-        if self.max_epochs < 1 or self.hysteresis < 0:
-            raise ConfigError("max_epochs must be 1 or more, hysteresis 0 or more")
+        require_whole(self, "max_epochs")
 
     @property
     def chooses_codecs(self) -> bool:
@@ -91,7 +84,7 @@ class Adaptive:
         return State()
 
     def plan(self, scene: Scene, state: State, round_number: int) -> RoundPlan:
-        """Keep the last choice unless another promises clearly more; within each node's epochs."""
+        """The choice that promises most, within each node's epochs."""
         found = self._decide(scene, state, round_number)
         steps = {}
         for node in found.nodes:
@@ -128,7 +121,6 @@ class Adaptive:
             key_round=record.round if record.key_frame else state.key_round,
             at_work=frozenset(at_work | (state.at_work - heard)),
             choice=found.choice,
-            held_rounds=state.held_rounds + 1 if found.choice == state.choice else 1,
             rounds=state.rounds + 1,
             moved=tuple(moved),
             losses=(state.losses + (() if loss is None else (loss,)))[-2 * WINDOW :],
@@ -152,30 +144,17 @@ class Adaptive:
         nodes = scene.sample(round_number)
         cohort = Cohort.of(state.estimates.of(nodes))
         ways = Ways(scene, state, cohort, self._limits(scene, state, nodes))
-        choice, why = self._choose(state, ways)
+        old = state.choice if state.choice and ways.limits.allow(state.choice) else None
+        choice = ways.best(old)
         asked = [node for node in nodes if node not in state.at_work] or nodes
         theirs = replace(ways, cohort=Cohort.of(state.estimates.of(asked)))
         closes_s = theirs.closes_s(choice, ways.sizes_for(asked, choice, round_number))
+        is_forced = old is not None and choice != old and state.moved
+        why = (
+            f"link of {len(state.moved)} nodes changed" if is_forced else "best progress per second"
+        )
         reason = f"{why}: {ways.reason(choice, closes_s)}"
         return Decision(choice, nodes, closes_s, reason)
-
-    def _choose(self, state: State, ways: Ways) -> tuple[Choice, str]:
-        """The best choice, or the last one where that promises hardly less; and why."""
-        old = state.choice
-        if old is not None and not ways.limits.allow(old):
-            old = None
-        choice = ways.best(old)
-        if old is None or choice == old:
-            return choice, "best progress per second"
-        ahead = max(0.0, ways.score(choice) / ways.score(old) - 1)
-        learning = state.rounds < LEARNING_ROUNDS
-        needed = 0.0 if learning or choice.is_lighter_than(old) else self.hysteresis
-        settled = learning or state.held_rounds >= 2 or bool(state.moved)
-        if ahead < needed or not settled:
-            return old, f"kept: the best other promises {100 * ahead:.0f} % more"
-        if state.moved:
-            return choice, f"link of {len(state.moved)} nodes changed"
-        return choice, "best progress per second"
 
     def _limits(self, scene: Scene, state: State, nodes: Sequence[int]) -> Limits:
         downs: tuple[Offer, ...] = LADDER

@@ -33,7 +33,7 @@ _SHARED = {"iid": 0.58, "dirichlet": 0.39, "shards": 0.33, "user": 0.55}
 """Part of an update that all clients of a round agree on (as the first rounds of our scenarios show
 it: updates then agree as much)."""
 _FIRST_LOSS = 2.3
-_DECAY_STEPS = {"iid": 90.0, "dirichlet": 45.0, "shards": 17.0, "user": 45.0}
+_DECAY_STEPS = {"iid": 90.0, "dirichlet": 45.0, "shards": 17.0, "user": 120.0}
 """Local steps in which a client's own loss falls by a factor e: soon where its data are few labels
 (as the first rounds of our scenarios show them)."""
 _KEPT = 0.5
