@@ -19,7 +19,9 @@ from fedsys.cli.scenes import Goal, Scene, load_scenes
 from fedsys.cli.tables import console
 from fedsys.config.load import with_settings
 from fedsys.telemetry.comparison import compare, comparison_json
+from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.scenes import Scenes, scenes_json
+from fedsys.telemetry.statistics import geometric_mean
 from fedsys.telemetry.verdict import scenes_verdict, verdict
 
 ENTRIES = Path(__file__).with_name("strategies.toml")
@@ -50,6 +52,8 @@ DEAR, DEAR_SEEDS = ("fashion", "chars"), 2
 DEAR_FIRST = (BASELINE, OURS, "cost-effective")
 MAX_ROUNDS = "run.budget.rounds=150"
 """Of every run: what has not reached a target by then is far behind."""
+RACE_SEEDS, RACE_FACTOR = 3, 1.5
+"""Further seeds of a scenario are for what took up to so many times the best in these."""
 GRID = Grid((4, 8, 16), ("int8", "ecq(2)", "ecq(0.5)"))
 GRIDS = {"digits-perfect": Grid((1, 4), ("none", "int8"))}
 FINAL_S = {
@@ -139,7 +143,8 @@ class Study:
 
     def _pass(self, batch: Batch, scenes: Sequence[Scene]) -> None:
         for scene in scenes:
-            _run(batch, [*scene.cells, *self.grid(scene).cells(scene)])
+            grid = self.grid(scene).cells(scene)
+            _run(batch, [*contenders(scene.cells), *contenders(grid)])
 
     def grid(self, scene: Scene) -> Grid:
         """The fixed plans that hindsight may choose from."""
@@ -257,6 +262,23 @@ class Study:
                 sent = [c.uplink for r in trial.records[1:] for c in r.plan.clients]
                 return fmean(spec != "none" for spec in sent) if sent else None
         return None
+
+
+def contenders(cells: Sequence[Cell]) -> list[Cell]:
+    """All but the further seeds of those that the first ones show far behind the best (a race).
+
+    The baseline and ours are no part of it.
+    """
+    seconds: dict[str, list[float]] = {}
+    for cell in cells:
+        result = RunFolder(cell.path, cell.experiment).result()
+        if result and cell.seed <= RACE_SEEDS and cell.label not in (BASELINE, OURS):
+            spent = result["at_target"] or result["total"]
+            seconds.setdefault(cell.label, []).append(spent["seconds"])
+    means = {k: geometric_mean(all_) for k, all_ in seconds.items() if len(all_) == RACE_SEEDS}
+    most = RACE_FACTOR * min(means.values(), default=0.0)
+    behind = {label for label, mean in means.items() if mean > most}
+    return [cell for cell in cells if cell.seed <= RACE_SEEDS or cell.label not in behind]
 
 
 def is_dear(name: str) -> bool:
