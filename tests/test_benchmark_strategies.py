@@ -10,7 +10,7 @@ EXPERIMENT = parse_experiment('task.name = "digits"', where="test")
 
 
 def cells_of(folder, seconds, seeds):
-    """Runs of the first seeds that took ``seconds`` by label, None: not run; further ones to come."""
+    """Runs of the first seeds took ``seconds`` by label, None: not yet; others are to come."""
     cells = []
     for label, spent in seconds.items():
         for seed in range(1, seeds + 1):
@@ -18,9 +18,9 @@ def cells_of(folder, seconds, seeds):
             path.mkdir(parents=True)
             if spent is not None and seed <= RACE_SEEDS:
                 reached = {"seconds": spent * (1 + 0.1 * seed)}
-                result = {"at_target": reached, "total": {"seconds": 1e9}}
+                result = {"at_target": reached, "total": {"seconds": 1e9}, "stopped_by": "target"}
                 if spent > 1e6:
-                    result = {"at_target": None, "total": {"seconds": spent}}
+                    result |= {"at_target": None, "stopped_by": "seconds"}
                 (path / "result.json").write_text(json.dumps(result))
             cells.append(Cell(label, seed, EXPERIMENT, path))
     return cells
