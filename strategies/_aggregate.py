@@ -72,16 +72,24 @@ class Averaged:
     """The raw tensors; integers and booleans are the latest ones."""
 
     def moved(self, schema: Schema, flat: F32, raw: bytes, weight: float) -> "Averaged":
-        """The mean with ``weight`` on a new model, given as this one is."""
+        """The mean with ``weight`` in (0, 1] on a new model, given as this one is."""
+        if not 0 < weight <= 1:
+            raise ValueError(f"the weight in a mean over rounds must be in (0, 1], got {weight}")
         mean = self.flat + np.float32(weight) * (flat - self.flat)
         if schema.raw_n_bytes:
             before, after = schema.join(mean, self.raw), schema.join(mean, raw)
             mixed = {
-                name: new if is_exact(new) else before[name] + weight * (new - before[name])
+                name: new if is_exact(new) else _between(before[name], new, weight)
                 for name, new in after.items()
             }
             _, raw = schema.split({k: v.astype(after[k].dtype) for k, v in mixed.items()})
         return Averaged(mean, raw)
+
+
+def _between(old: Array, new: Array, weight: float) -> Array:
+    """In float64: a difference of two float16 may be infinite."""
+    start = old.astype(np.float64)
+    return np.asarray(start + weight * (new - start))
 
 
 @dataclass(slots=True)

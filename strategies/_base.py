@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from fedsys.config.schema import KEY_FRAME_CODECS
 from fedsys.nodes import NodeCounts
 from fedsys.rng import rng_for
 from fedsys.types import ClientPlan, Quorum, RoundPlan, RoundRecord
@@ -49,7 +50,7 @@ class Scene:
     @property
     def makes_key_frames(self) -> bool:
         """Whether the whole model may be sent again in its codec."""
-        return self.key_frames and self.first_model != "none"
+        return self.key_frames and self.first_model in KEY_FRAME_CODECS
 
     def steps_per_epoch(self, node_id: int) -> int:
         """Local steps that go once through the node's examples; at least one."""

@@ -178,8 +178,9 @@ class BufferedBudget(RoundBudget):
                 self._failed.add(report.node_id)
         outcome = Outcome(tuple(reports), Mean(partial))
         examples = sum(report.examples for report in reports if report.accepted)
-        self._move(outcome.mean, partial.weight / examples if examples else 1.0)
         plan = self._asynchronous.ask(self._scene, number, ())
+        shorter = partial.weight / examples if examples else 1.0
+        self._move(outcome.mean, shorter, plan.mean_weight)
         plan = replace(plan, clients=tuple(asked.client for asked in used))
         return self._recorded(grid, plan, outcome)
 
@@ -193,7 +194,7 @@ class BufferedBudget(RoundBudget):
             return
         plan = self._asynchronous.ask(self._scene, number, nodes)
         self._codec.piece_bytes = piece_bytes_for(grid)
-        version = self._codec.advance(self.arrays(), plan.downlink, nodes)
+        version = self._advance(plan, nodes)
         for node in nodes:
             self._turns[node] = self._turns.get(node, 0) + 1
         messages: dict[int, Message] = {}

@@ -77,6 +77,8 @@ class RoundBudget(Strategy):
         self._step_norm: float | None = None
         self._loses = False
         """Whether the last round lacked updates: a sum without them would be made in vain."""
+        self._key_frame = False
+        """Whether one was made since the last record."""
         self._uplink_bytes = 0
         self._round = 0
         self.stopped_by = ""
@@ -186,13 +188,19 @@ class RoundBudget(Strategy):
         if not hasattr(grid, "receive"):
             plan = replace(plan, quorum=None)
         self._codec.piece_bytes = piece_bytes_for(grid)
-        asked = [client.node_id for client in plan.clients]
-        self._codec.advance(self.arrays(), plan.downlink, asked)
+        self._advance(plan, [client.node_id for client in plan.clients])
         self._grid, self._plan, self._sent_s = grid, plan, now_s(grid)
         loses = self._loses or plan.deadline_s is not None or plan.quorum is not None
         sums = None if loses else self._controller.fednova
         self._messages = messages_for(self._codec, plan, sums=sums)
         return self._messages
+
+    def _advance(self, plan: RoundPlan, nodes: Sequence[int]) -> int:
+        """Make the global model the one that goes out, to ``nodes``; its version."""
+        before = self._codec.downlink.version
+        version = self._codec.advance(self.arrays(), plan.downlink, nodes)
+        self._key_frame |= before < version == self._codec.downlink.key
+        return version
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -216,15 +224,15 @@ class RoundBudget(Strategy):
             flight=self._flight,
         )
         self._loses = self._outcome.mean.count < len(self._outcome.reports)
-        before = self._averaged or Averaged(self._flat, self._raw)
-        self._move(self._outcome.mean, self._outcome.mean.stretch(self._plan.max_stretch))
-        self._averaged = None
-        if self._plan.mean_weight < 1:
-            schema, weight = self._codec.schema, self._plan.mean_weight
-            self._averaged = before.moved(schema, self._flat, self._raw, weight)
+        stretch = self._outcome.mean.stretch(self._plan.max_stretch)
+        self._move(self._outcome.mean, stretch, self._plan.mean_weight)
 
-    def _move(self, mean: Mean, stretch: float) -> None:
-        """Step the global model by ``stretch`` times ``mean``, if there is anything in it."""
+    def _move(self, mean: Mean, stretch: float, weight: float) -> None:
+        """Step the global model by ``stretch`` times ``mean``, if there is anything in it.
+
+        ``weight`` is that of the model in the mean over rounds.
+        """
+        before = self._averaged or Averaged(self._flat, self._raw)
         self._step_norm = None
         if mean.count:
             mean_step = mean.step()
@@ -235,9 +243,12 @@ class RoundBudget(Strategy):
             self._flat = self._flat + step
             means = mean.raw()
             if means:
-                before = self.arrays().items()
-                raw = {name: means.get(name, old).astype(old.dtype) for name, old in before}
+                held = self.arrays().items()
+                raw = {name: means.get(name, old).astype(old.dtype) for name, old in held}
                 _, self._raw = self._codec.schema.split(raw)
+        self._averaged = None
+        if weight != 1:
+            self._averaged = before.moved(self._codec.schema, self._flat, self._raw, weight)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -302,8 +313,9 @@ class RoundBudget(Strategy):
             train_loss=_mean(outcome.reports, "train_loss"),
             step_norm=self._step_norm,
             agreement=outcome.mean.agreement() if outcome.mean.count else None,
-            key_frame=self._codec.sends_key_frame,
+            key_frame=self._key_frame,
         )
+        self._key_frame = False
         self._uplink_bytes += record.uplink_bytes
         return record
 

@@ -17,6 +17,8 @@ FIRST_OVERHEAD_BYTES = 9500.0
 """What a message has beside the update, until one was seen."""
 WINDOW = 8
 """Rounds whose losses are averaged where only a part of all clients answers in each."""
+KNOWN_TO = 1.05
+"""Sizes may be wrong by this factor."""
 KEPT = 0.2
 """Clients have drifted apart where the common model keeps less than this of what they gain."""
 ROSE = 1.05
@@ -108,20 +110,26 @@ class State:
     ) -> F64:
         """Bytes of a round's downloads, float64 [c]: ``one`` for each difference that a node lacks.
 
-        A node that lacks the last key frame gets that, too, and all get a new one, or the model as
-        it is, where that is less.
+        A node that lacks the last key frame gets that, too, and all get a new one where that is
+        less than the differences that they missed.
         """
         first, whole = received_first(scene), received_whole(scene)
-        behind = [
-            one * (round_number - held)
-            if (held := self.answered.get(node, 0)) >= self.key_round
-            else first + one * (round_number - self.key_round)
-            for node in nodes
-        ]
-        least: F64 = np.minimum(whole, np.array(behind))
-        if scene.makes_key_frames and one <= first and first < least.mean():
+        held = np.array([self.answered.get(node, 0) for node in nodes])
+        missed = one * (round_number - held)
+        since_key = first + one * (round_number - self.key_round)
+        sent: F64 = np.minimum(whole, np.where(held >= self.key_round, missed, since_key))
+        if replaces(scene, one, float(np.minimum(sent, missed).mean())):
             return np.full(len(nodes), first)
-        return least
+        return sent
+
+
+def replaces(scene: Scene, one: float, missed_bytes: float) -> bool:
+    """Whether a key frame takes the place of ``missed_bytes``, of differences of ``one`` each.
+
+    Not where a difference is larger, beyond what sizes are known to.
+    """
+    first = received_first(scene)
+    return scene.makes_key_frames and one <= KNOWN_TO * first and first < missed_bytes
 
 
 def received_whole(scene: Scene) -> float:

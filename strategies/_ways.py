@@ -7,7 +7,7 @@ import numpy as np
 
 from fedsys.types import F64, Quorum
 from strategies._base import Scene
-from strategies._known import State, first_offer, received_first, received_whole
+from strategies._known import State, first_offer, received_first, received_whole, replaces
 from strategies._offers import LADDER, Offer
 from strategies._search import Choice, Cohort, climb, closes_s
 
@@ -118,11 +118,9 @@ class Ways:
         return min(whole, self._gap * self.state.size(self.scene, "down", choice.down))
 
     def _makes_key_frames(self, choice: Choice) -> bool:
-        """Whether clients lack so many differences that the model is sent whole in every round."""
-        if not self.scene.makes_key_frames or choice.down.spec == "none":
-            return False
-        one, first = self.state.size(self.scene, "down", choice.down), received_first(self.scene)
-        return one <= first < self._gap * one
+        """Whether clients miss so many differences that the model is sent whole in every round."""
+        one = self.state.size(self.scene, "down", choice.down)
+        return choice.down.spec != "none" and replaces(self.scene, one, self._gap * one)
 
     @property
     def _gap(self) -> float:

@@ -149,10 +149,9 @@ class Adaptive:
         asked = [node for node in nodes if node not in state.at_work] or nodes
         theirs = replace(ways, cohort=Cohort.of(state.estimates.of(asked)))
         closes_s = theirs.closes_s(choice, ways.sizes_for(asked, choice, round_number))
-        is_forced = old is not None and choice != old and state.moved
-        why = (
-            f"link of {len(state.moved)} nodes changed" if is_forced else "best progress per second"
-        )
+        why = "best progress per second"
+        if state.moved and old not in (None, choice):
+            why = f"link of {len(state.moved)} nodes changed"
         reason = f"{why}: {ways.reason(choice, closes_s)}"
         return Decision(choice, nodes, closes_s, reason)
 

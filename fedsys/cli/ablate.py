@@ -165,10 +165,12 @@ def _options(off: Mapping[str, Any]) -> dict[str, Any]:
 
 def _codec_switches(experiment: Experiment) -> Switches:
     """The file's own codecs, how whole models go down, and error feedback, where they are on."""
+    from strategies._base import is_asynchronous
     from strategies.server_app import controller_for
 
     codec, found = experiment.codec, Switches()
-    chooses = controller_for(experiment).chooses_codecs
+    controller = controller_for(experiment)
+    chooses = controller.chooses_codecs
     if codec.uplink != "none" and not chooses:
         found["the uplink codec"] = {"codec.uplink": "none"}
     if codec.downlink != "none" and not chooses:
@@ -176,7 +178,8 @@ def _codec_switches(experiment: Experiment) -> Switches:
     if codec.first_model != "none" and (chooses or codec.downlink != "none"):
         found["the first model's codec"] = {"codec.first_model": "none"}
         clients = experiment.partition.clients
-        if codec.key_frames and experiment.cohort.count(clients) < clients:
+        miss_some = is_asynchronous(controller) or experiment.cohort.count(clients) < clients
+        if codec.key_frames and miss_some:
             found["key frames"] = {"codec.key_frames": False}
     if codec.error_feedback and (chooses or codec.uplink != "none"):
         found["error feedback"] = {"codec.error_feedback": False}

@@ -100,6 +100,8 @@ class Training(Section):
 
 FirstModel = Literal["none", "fp16", "bf16", "int8", "int4"]
 """Codecs in which every value takes up bits."""
+KEY_FRAME_CODECS: tuple[FirstModel, ...] = ("fp16", "bf16", "int8")
+"""Those of them that are exact enough for the whole model in round after round."""
 
 
 class CodecConfig(Section):
@@ -109,10 +111,10 @@ class CodecConfig(Section):
     downlink: str = "none"
     first_model: FirstModel = "int8"
     """Of the first model that is sent, and of key frames, if the downlink's codec is not ``none``.
-    What it drops comes with the next difference."""
+    What it drops comes with the next difference. int4 is for the first model only."""
     key_frames: bool = True
-    """Send the whole model again where that is less than all the versions that a round's clients
-    lack, as where few of many are asked in each."""
+    """Send the whole model again where that is less than all the differences that a round's clients
+    missed, as where few of many are asked in each."""
     error_feedback: bool = True
     residual_decay: Fraction = 1.0
     """Factor on the residual for each round a client missed."""

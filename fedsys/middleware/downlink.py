@@ -7,10 +7,13 @@ apply the same differences in the same order, so one model stands for all of the
 missed versions gets the differences it lacks, or the whole model when those are gone or cost more.
 
 A version can also go out as a key frame, the whole model, coded: the first does, and every one
-whose receivers lack so many versions that this is less. Whoever joins while the latest key frame
-and all since then are kept gets these.
+whose receivers missed so many versions that this is less. Whoever joins while the latest key frame
+and all since then are kept gets these. A key frame is judged by the versions that were missed, not
+by what is left to send for them: after one, those who were not asked lack more than another, and
+it would be key frames for ever.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +21,7 @@ import numpy as np
 
 from fedsys.codecs._base import check_finite
 from fedsys.codecs._chain import Codec, parse
+from fedsys.config.schema import KEY_FRAME_CODECS
 from fedsys.middleware.store import checksum_of
 from fedsys.rng import rng_for
 from fedsys.types import F32
@@ -101,13 +105,21 @@ class Downlink:
         if self.sent is None:
             return self._coded(whole, flat, raw, None)
         delta = self._coded(codec, flat, raw, self.sent)
-        if not whole.stages or all(version == self.version for version in holders):
+        are_current = all(version == self.version for version in holders)
+        if self.key_codec not in KEY_FRAME_CODECS or are_current:
             return delta
-        most, one = len(self.whole()), len(delta.packet)
-        behind = sum(min(most, len(self.payload(version)) + one) for version in holders)
         key = self._coded(whole, flat, raw, None)
-        each = len(key.packet)
+        one, each = len(delta.packet), len(key.packet)
+        held = Counter(holders).items()
+        behind = sum(count * self._missed_bytes(version, one) for version, count in held)
         return key if one <= each and len(holders) * each < behind else delta
+
+    def _missed_bytes(self, held_version: int, one: int) -> int:
+        """What the next version, a difference of ``one`` bytes, costs who holds that one."""
+        lacking = self._lacking(held_version)
+        known = len(self.whole()) if lacking is None else sum(map(len, lacking)) + one
+        missed = self.version + 1 - held_version
+        return min(known, missed * one) if missed <= self.ring_versions else known
 
     def _coded(self, codec: Codec, flat: F32, raw: bytes, base: F32 | None) -> _Frame:
         """The next version as a difference to ``base``; a key frame where that is None."""
@@ -123,21 +135,23 @@ class Downlink:
     def payload(self, held_version: int) -> bytes:
         """Frames for a client that holds ``held_version`` (0: nothing); none if it is current.
 
-        The same object for all clients that hold the same.
+        The same object for all clients that get the same.
         """
-        if held_version not in self._frames:
-            self._frames[held_version] = self._frames_from(held_version)
-        return self._frames[held_version]
+        start = 0 if held_version < self.key else held_version
+        if start not in self._frames:
+            lacking = self._lacking(start)
+            self._frames[start] = self.whole() if lacking is None else pack_frames(lacking)
+        return self._frames[start]
 
-    def _frames_from(self, held_version: int) -> bytes:
+    def _lacking(self, held_version: int) -> list[bytes] | None:
+        """The packets that lead on from that version; None where the whole model is less."""
         first = self.key if held_version < self.key else held_version + 1
         wanted = range(first, self.version + 1)
-        is_behind = 0 <= held_version <= self.version
-        if is_behind and all(version in self.deltas for version in wanted):
-            frames = pack_frames([self.deltas[version] for version in wanted])
-            if len(frames) < len(self.whole()):
-                return frames
-        return self.whole()
+        is_known = 0 <= held_version <= self.version
+        if not is_known or any(version not in self.deltas for version in wanted):
+            return None
+        packets = [self.deltas[version] for version in wanted]
+        return packets if sum(map(len, packets)) < len(self.whole()) else None
 
     def whole(self) -> bytes:
         """Frames with the whole current model, its schema included."""

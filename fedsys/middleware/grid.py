@@ -117,12 +117,12 @@ class CodecGrid(Grid):
 
     def _packed(self, messages: Iterable[Message]) -> list[tuple[Message, _Note | None]]:
         cohort = list(messages)
-        nodes = [message.metadata.dst_node_id for message in cohort]
+        nodes = [message.metadata.dst_node_id for message in cohort if _records(message)]
         return [self._pack(message, nodes) for message in cohort]
 
-    def _pack(self, message: Message, nodes: Sequence[int] = ()) -> tuple[Message, _Note | None]:
-        """``nodes`` get the same model."""
-        records = array_records(message.content) if message.has_content() else {}
+    def _pack(self, message: Message, nodes: Sequence[int]) -> tuple[Message, _Note | None]:
+        """``nodes`` are all who get a model now."""
+        records = _records(message)
         if not records:
             return message, None
         if len(records) > 1:
@@ -199,6 +199,10 @@ class CodecGrid(Grid):
         received = note.codec.receive(reply.content, note.version, self._config.uplink, note.sent)
         note.codec.accept(note.node, note.version)
         return _record(note, received)
+
+
+def _records(message: Message) -> dict[str, ArrayRecord]:
+    return array_records(message.content) if message.has_content() else {}
 
 
 def _record(note: _Note, received: Received) -> ArrayRecord:

@@ -67,11 +67,6 @@ class ServerCodec:
         wanted = nodes if self.config.key_frames else ()
         return self.downlink.advance(arrays, spec, [self.held.get(node, 0) for node in wanted])
 
-    @property
-    def sends_key_frame(self) -> bool:
-        """Whether the current version is one."""
-        return 0 < self.downlink.version == self.downlink.key
-
     def payload_for(self, node: int) -> bytes:
         """The frames that bring ``node`` to the current model; the same object for many nodes."""
         return self.downlink.payload(self.held.get(node, 0))

@@ -120,6 +120,21 @@ def test_every_option_that_is_on_is_a_switch():
     assert "quorum" not in switches_of(less)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"codec.downlink": "int4"}, False),
+        ({"codec.downlink": "int4", "cohort.fraction": 0.25}, True),
+        ({"cohort.fraction": 0.25, "codec.uplink": "int4"}, False),
+        ({"codec.downlink": "int4", "strategy.name": "fedbuff"}, True),
+        ({"codec.downlink": "int4", "cohort.fraction": 0.25, "codec.key_frames": False}, False),
+    ],
+)
+def test_key_frames_are_a_switch_where_clients_may_miss_versions(settings, expected):
+    found = switches_of(with_settings(EXPERIMENT, settings, "test"))
+    assert ("key frames" in found) is expected
+
+
 def test_codecs_of_the_file_are_switches_of_a_strategy_that_chooses_none():
     coded = with_settings(EXPERIMENT, {"codec.uplink": "int8", "codec.downlink": "fp16"}, "test")
     assert switches_of(coded) == {

@@ -240,6 +240,30 @@ def test_what_a_lossy_downlink_dropped_stays_in_the_strategys_model(tmp_path, up
         assert np.array_equal(got, arrays["head.weight"]) == (turn == 0)
 
 
+@pytest.mark.parametrize("key_frames", [True, False])
+def test_a_client_asked_now_and_then_gets_the_whole_model_coded(tmp_path, key_frames):
+    fleet = Fleet(tmp_path, [codec_mod])
+    grid = fleet.grid()
+    coded = CodecGrid(grid, uplink="int8", downlink="int4", key_frames=key_frames)
+    sizes = []
+    for turn in range(6):
+        arrays = {
+            k: (a + 0.01 * turn).astype(a.dtype) if a.dtype.kind == "f" else a
+            for k, a in model().items()
+        }
+        record = ArrayRecord({k: Array(np.asarray(a)) for k, a in arrays.items()})
+        before = grid.sent_bytes[0]
+        content = RecordDict({"arrays": record, "config": ConfigRecord()})
+        nodes = [1] if turn % 5 else [1, 2]  # node 2 misses four versions
+        messages = [Message(content, node, "train") for node in nodes]
+        assert not any(reply.has_error() for reply in coded.send_and_receive(messages))
+        sizes.append(grid.sent_bytes[0] - before)
+    # Half a byte a value in one difference and in five, or one byte a value for each of the two.
+    n = sum(a.size for a in model().values())
+    around = sizes[4] - 0.5 * n
+    assert sizes[5] - 2 * around == pytest.approx((2 if key_frames else 3) * n, rel=0.15)
+
+
 def damaged(reply):
     """The reply with one byte of its packet changed on the way."""
     reply = copy_message(reply)
@@ -283,7 +307,7 @@ def test_a_client_that_raises_is_an_error_reply_and_gets_the_whole_model_next(tm
         record = ArrayRecord({k: Array(np.asarray(a)) for k, a in arrays.items()})
         content = RecordDict({"arrays": record, "config": ConfigRecord({"raises": raises})})
         message = Message(content, 2, "train")
-        packed, _ = coded._pack(message)
+        packed, _ = coded._pack(message, [2])
         sizes.append(len(next(iter(packed.content["arrays"].values())).data))
         (reply,) = coded.send_and_receive([message])
         assert reply.has_error() == (raises == 2)

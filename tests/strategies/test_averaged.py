@@ -5,10 +5,15 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from fedsys.cli.run import run_experiment
+from fedsys.config.load import parse_experiment
 from fedsys.telemetry.checkpoint import pack_checkpoint, unpack_checkpoint
+from fedsys.telemetry.runfolder import RunFolder
 from fedsys.wire.schema import Schema
 from strategies._aggregate import Averaged
+from strategies._flower import RoundBudget
 from strategies.adaptive import Adaptive
 from tests.strategies._federation import START, Federation, simulated_alike
 
@@ -65,6 +70,49 @@ def test_equal_weights_give_the_mean_of_all_models_and_clients_train_the_last(tm
     np.testing.assert_allclose(seen, models, rtol=1e-6)
     np.testing.assert_allclose(strategy.result()["w"], np.mean(models, axis=0), rtol=1e-6)
     assert strategy.result()["seen"] == strategy.arrays()["seen"]
+
+
+def test_the_mean_is_what_is_evaluated_and_returned(tmp_path):
+    one, seen = federation(tmp_path, 1, 0.5), []
+
+    def evaluate(arrays):
+        seen.append(arrays["w"] - START["w"])
+        return 0.0, 0.0
+
+    examples = {node: 10 * node for node in one.nodes}
+    strategy = RoundBudget(one.experiment, one.controller, examples, START, evaluate)
+    result = strategy.start(one.grid())
+    np.testing.assert_allclose(seen, np.outer([1, 2], np.ones(4)), rtol=1e-6)
+    moved = result.arrays["w"].numpy() - START["w"]
+    np.testing.assert_allclose(moved, np.full(4, 2), rtol=1e-6)
+
+
+def test_the_mean_is_what_is_saved(tmp_path):
+    experiment = parse_experiment(PARTIAL, where="test")
+    folder = RunFolder.create(tmp_path / "run", experiment, resume=False)
+    run_experiment(experiment, folder, workers=1)
+    tensors = folder.load_checkpoint().tensors
+    saved = load_file(folder.path / "model.safetensors")
+    flat = np.concatenate([array.reshape(-1) for _, array in sorted(saved.items())])
+    for name, is_saved in (("mean-flat", True), ("flat", False)):
+        assert np.array_equal(np.sort(flat), np.sort(tensors[name])) is is_saved
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.5, 1.5])
+def test_a_weight_that_is_none_is_refused(tmp_path, weight):
+    one = federation(tmp_path, weight)
+    with pytest.raises(ValueError, match=r"must be in \(0, 1\]"):
+        list(one.strategy().rounds(one.grid()))
+
+
+def test_halves_that_are_far_apart_have_a_mean():
+    models = [
+        {"w": np.zeros(1, np.float32), "bn.running_var": np.array([v], np.float16)}
+        for v in (6e4, -6e4)
+    ]
+    schema = Schema.of(models[0])
+    mean = Averaged(*schema.split(models[0])).moved(schema, *schema.split(models[1]), 0.5)
+    assert schema.join(mean.flat, mean.raw)["bn.running_var"].tolist() == [0]
 
 
 def test_a_weight_of_one_begins_the_mean_anew(tmp_path):
