@@ -85,6 +85,17 @@ class Averaged:
             _, raw = schema.split({k: v.astype(after[k].dtype) for k, v in mixed.items()})
         return Averaged(mean, raw)
 
+    def tensors(self) -> dict[str, Array]:
+        """What a checkpoint needs."""
+        return {"mean-flat": self.flat, "mean-raw": np.frombuffer(self.raw, np.uint8)}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Array]) -> "Averaged | None":
+        """From the ``tensors`` of a checkpoint; None where they hold no mean."""
+        if "mean-flat" not in tensors:
+            return None
+        return cls(tensors["mean-flat"].copy(), tensors["mean-raw"].tobytes())
+
 
 def _between(old: Array, new: Array, weight: float) -> Array:
     """In float64: a difference of two float16 may be infinite."""

@@ -134,9 +134,7 @@ class RoundBudget(Strategy):
             "model-raw": np.frombuffer(self._raw, np.uint8),
             **self._optimizer.tensors(),
         }
-        if self._averaged is not None:
-            tensors["mean-flat"] = self._averaged.flat
-            tensors["mean-raw"] = np.frombuffer(self._averaged.raw, np.uint8)
+        tensors |= {} if self._averaged is None else self._averaged.tensors()
         for key, value in self._codec.downlink.tensors().items():
             tensors[f"down.{key}"] = value
         return tensors | self._flight.tensors(self._grid)
@@ -160,9 +158,7 @@ class RoundBudget(Strategy):
         try:
             self._flat, self._raw = tensors["flat"].copy(), tensors["model-raw"].tobytes()
             self._optimizer.restore(tensors)
-            if "mean-flat" in tensors:
-                flat, raw = tensors["mean-flat"].copy(), tensors["mean-raw"].tobytes()
-                self._averaged = Averaged(flat, raw)
+            self._averaged = Averaged.of(tensors)
             down = {k.removeprefix("down."): v for k, v in tensors.items() if k[:5] == "down."}
             self._codec.downlink.restore(state["version"], down)
             self._codec.held, self._codec.acked = dict(state["held"]), dict(state["acked"])
@@ -228,10 +224,7 @@ class RoundBudget(Strategy):
         self._move(self._outcome.mean, stretch, self._plan.mean_weight)
 
     def _move(self, mean: Mean, stretch: float, weight: float) -> None:
-        """Step the global model by ``stretch`` times ``mean``, if there is anything in it.
-
-        ``weight`` is that of the model in the mean over rounds.
-        """
+        """Step the model by ``stretch`` times ``mean``; ``weight`` is its in the mean over rounds."""
         before = self._averaged or Averaged(self._flat, self._raw)
         self._step_norm = None
         if mean.count:
