@@ -224,7 +224,7 @@ class RoundBudget(Strategy):
         self._move(self._outcome.mean, stretch, self._plan.mean_weight)
 
     def _move(self, mean: Mean, stretch: float, weight: float) -> None:
-        """Step the model by ``stretch`` times ``mean``; ``weight`` is its in the mean over rounds."""
+        """Step the model by ``stretch`` times ``mean``; ``weight`` is for the mean over rounds."""
         before = self._averaged or Averaged(self._flat, self._raw)
         self._step_norm = None
         if mean.count:
