@@ -73,6 +73,7 @@ ABLATED = (
     "digits-markov",
     "digits-shards-static-10m",
     "digits-tenth-wifi",
+    "digits-churn",
 )
 ABLATION_SEEDS = 3
 FORESEEN = (BASELINE, "int8, 4 epochs", OURS)
