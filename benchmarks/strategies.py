@@ -22,7 +22,9 @@ from fedsys.cli.execution import usable_cores
 def main() -> int:
     """Run what is missing, print the bars, and say whether they are reached."""
     parser = parser_for(__doc__ or "", "two scenarios, four rounds, few strategies: any fault?")
-    parser.add_argument("--seeds", type=int, default=5, help="paired seeds; 2 of the dear ones")
+    parser.add_argument(
+        "--seeds", type=int, default=5, help="paired seeds; 5 of the dear ones at most"
+    )
     parser.add_argument("--only", default="", help="scenarios whose names begin so")
     parser.add_argument("--workers", type=int, default=usable_cores())
     parser.add_argument("--out", type=Path, default=Path("runs/strategies"))
