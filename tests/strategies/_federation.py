@@ -10,6 +10,7 @@ from fedsys.cli.run import run_experiment
 from fedsys.config.load import parse_experiment
 from fedsys.middleware.control import unwrap, wrap
 from fedsys.middleware.mod import codec_mod
+from fedsys.telemetry.checkpoint import pack_checkpoint, unpack_checkpoint
 from fedsys.telemetry.runfolder import RunFolder
 from netem.grid import VirtualGrid
 from netem.link import Direction, Link
@@ -124,6 +125,19 @@ class Federation:
             "metrics": MetricRecord(metrics),
         }
         return Message(RecordDict(content), reply_to=message)
+
+
+def restored_every_round(federation):
+    """The strategy and the records of a run that goes on from a checkpoint after every round."""
+    strategy, grid, records = federation.strategy(), federation.grid(), []
+    while not strategy.stopped_by:
+        records.append(next(strategy.rounds(grid)))
+        state = {"strategy": strategy.state(), "grid": grid.state()}
+        saved = unpack_checkpoint(pack_checkpoint(len(records), strategy.tensors(), state))
+        strategy, grid = federation.strategy(), federation.grid()
+        strategy.restore(saved.tensors, saved.state["strategy"], records)
+        grid.restore(saved.state["grid"])
+    return strategy, records
 
 
 def told(record):

@@ -9,13 +9,17 @@ from safetensors.numpy import load_file
 
 from fedsys.cli.run import run_experiment
 from fedsys.config.load import parse_experiment
-from fedsys.telemetry.checkpoint import pack_checkpoint, unpack_checkpoint
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.wire.schema import Schema
 from strategies._aggregate import Averaged
 from strategies._flower import RoundBudget
 from strategies.adaptive import Adaptive
-from tests.strategies._federation import START, Federation, simulated_alike
+from tests.strategies._federation import (
+    START,
+    Federation,
+    restored_every_round,
+    simulated_alike,
+)
 
 SECONDS = {1: 1.0, 2: 1.0}
 PARTIAL = """
@@ -128,15 +132,7 @@ def test_a_run_restored_after_any_round_has_the_same_mean(tmp_path):
     whole = federation(tmp_path / "whole", *weights)
     unbroken = whole.strategy()
     expected = list(unbroken.rounds(whole.grid()))
-    broken, records = federation(tmp_path / "broken", *weights), []
-    strategy, grid = broken.strategy(), broken.grid()
-    while not strategy.stopped_by:
-        records.append(next(strategy.rounds(grid)))
-        state = {"strategy": strategy.state(), "grid": grid.state()}
-        saved = unpack_checkpoint(pack_checkpoint(len(records), strategy.tensors(), state))
-        strategy, grid = broken.strategy(), broken.grid()
-        strategy.restore(saved.tensors, saved.state["strategy"], records)
-        grid.restore(saved.state["grid"])
+    strategy, records = restored_every_round(federation(tmp_path / "broken", *weights))
     assert records == expected
     for name in START:
         assert strategy.result()[name].tobytes() == unbroken.result()[name].tobytes()

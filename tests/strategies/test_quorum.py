@@ -8,9 +8,14 @@ import pytest
 
 from fedsys.errors import ConfigError
 from fedsys.middleware.store import ClientStore
-from fedsys.telemetry.checkpoint import pack_checkpoint, unpack_checkpoint
 from fedsys.types import Quorum
-from tests.strategies._federation import START, Federation, simulated_alike, told
+from tests.strategies._federation import (
+    START,
+    Federation,
+    restored_every_round,
+    simulated_alike,
+    told,
+)
 
 GOES_ON = "at work when the round closed"
 SECONDS = {1: 1.0, 2: 1.0, 3: 1.1, 4: 3.0}
@@ -146,15 +151,7 @@ def test_a_run_restored_after_any_round_goes_on_with_those_at_work(codec, tmp_pa
     expected = list(unbroken.rounds(whole.grid()))
     assert sum(bool(r.staleness and r.accepted) for x in expected for r in x.reports) > 2
 
-    broken, records = begun("broken"), []
-    strategy, grid = broken.strategy(), broken.grid()
-    while not strategy.stopped_by:
-        records.append(next(strategy.rounds(grid)))
-        state = {"strategy": strategy.state(), "grid": grid.state()}
-        saved = unpack_checkpoint(pack_checkpoint(len(records), strategy.tensors(), state))
-        strategy, grid = broken.strategy(), broken.grid()
-        strategy.restore(saved.tensors, saved.state["strategy"], records)
-        grid.restore(saved.state["grid"])
+    strategy, records = restored_every_round(begun("broken"))
     assert records == expected
     for name in START:
         assert strategy.arrays()[name].tobytes() == unbroken.arrays()[name].tobytes()
