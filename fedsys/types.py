@@ -149,7 +149,7 @@ class RoundRecord:
     step_norm: float | None
     """L2 norm of the change of the global model."""
     agreement: float | None
-    """|sum p u|^2 / sum p |u|^2 over accepted updates: 1 aligned, 1/cohort orthogonal."""
+    """|sum p u|^2 / sum p |u|^2 over accepted updates: 1 aligned, sum p^2 orthogonal."""
     key_frame: bool = False
     """Whether the whole model went out in a codec, and not what has changed."""
     test_loss: float | None = None

@@ -40,7 +40,11 @@ class Mean:
         return step
 
     def agreement(self) -> float:
-        """|mean|^2 over the mean of squares: 1 for equal updates, 1/count for orthogonal ones."""
+        """|mean|^2 over the mean of squares.
+
+        1 for equal updates; for orthogonal ones of equal norm the sum of squares of their shares,
+        which is 1/count where these are equal.
+        """
         sums = self.sums
         if not sums.energy:
             return 1.0

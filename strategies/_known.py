@@ -55,10 +55,11 @@ class State:
     decided: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
     """Round to what was decided for it in this state, so that it is worked out once."""
 
-    @property
-    def rose(self) -> bool:
-        """Whether the loss rose in the last round."""
-        return len(self.losses) > 1 and self.losses[-1] > ROSE * self.losses[-2]
+    def rose(self, *, everyone: bool) -> bool:
+        """Whether the loss rose in the last round, or over many where not ``everyone`` answers."""
+        mean = 1 if everyone else WINDOW
+        before, after = self.losses[-2 * mean : -mean], self.losses[-mean:]
+        return len(before) == mean and sum(after) > ROSE * sum(before)
 
     def has_drifted(self, *, everyone: bool) -> bool:
         """Whether the common model falls short of what its clients gain on their own data.
@@ -101,7 +102,8 @@ class State:
             if r.downlink_bytes and not r.staleness
             if (held := self.answered.get(r.node_id, 0)) >= self.key_round
         ]
-        if down and not record.key_frame:
+        # Without a codec it is no difference but the model, whose size tells nothing of the others.
+        if down and not record.key_frame and record.plan.downlink != "none":
             seen["down", record.plan.downlink] = float(np.min(down))
         return seen
 

@@ -1,6 +1,6 @@
 """How many rounds a way of working needs, relative to another, as the rounds so far show it.
 
-    rounds ~ (1 + S / steps + D (1 / clients - 1 / all) steps / S + delay of both codecs)
+    rounds ~ (1 + S / steps + D (1 / clients - 1 / all) steps / S + late(up) + late(down))
              * (1 + D / clients)
 
 Local steps beyond S bring less and less (S is three times the steps in which a client's own loss
@@ -9,7 +9,9 @@ again what others' rounds took from their own data, in ever fewer steps, which t
 the common model). D is the variance of updates between
 clients over the square of their mean, read off how far they agree: who takes part draws the model
 to its own data, the further the more steps it takes. Under error feedback a codec
-that keeps the share d of an update brings the rest 1/d - 1 rounds late.
+that keeps the share d of an update brings the rest 1/d - 1 rounds late, and a client that is asked
+in one of g rounds g times as many; without it rounds grow as a power of d, and never by more with
+it than without.
 """
 
 import math
@@ -19,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedsys.types import ClientReport, RoundRecord
+from strategies._flight import weight
 from strategies._offers import BY_SPEC, Offer
 from strategies._signals import weighted
 
@@ -89,7 +92,7 @@ class Progress:
             self,
             reach_steps=self.reach_steps if reach_steps is None else reach_steps,
             has_seen_reach=self.has_seen_reach or reach_steps is not None,
-            disagreement=self._disagreement(record, len(reports)),
+            disagreement=self._disagreement(record, reports),
             shape=self._shape(
                 [(uplink[r.node_id], r.nmse) for r in reports if r.node_id in uplink]
             ),
@@ -108,11 +111,11 @@ class Progress:
         mixed = math.sqrt(self.reach_steps * min(high, max(low, found)))
         return max(self.reach_steps, mixed) if self.has_seen_reach else mixed
 
-    def _disagreement(self, record: RoundRecord, clients: int) -> float:
-        if record.agreement is None or clients < 2:
+    def _disagreement(self, record: RoundRecord, reports: Sequence[ClientReport]) -> float:
+        if record.agreement is None or len(reports) < 2:
             return self.disagreement
         low, high = _DISAGREEMENT_RANGE
-        shared = record.agreement - 1 / clients
+        shared = record.agreement - 1 / _equal_clients(reports)
         found = (1 - record.agreement) / shared if shared > 0 else high
         return math.sqrt(self.disagreement * min(high, max(low, found)))
 
@@ -139,6 +142,15 @@ def decay_steps(ratio: float, steps: float) -> float:
         else:
             high = middle
     return steps / low
+
+
+def _equal_clients(reports: Sequence[ClientReport]) -> float:
+    """How many clients of equal examples would leave as much of what updates differ in.
+
+    (sum w)^2 / sum w^2, with w what the examples of each count for (Kish 1965).
+    """
+    weights = [report.examples * weight(report.staleness) for report in reports]
+    return sum(weights) ** 2 / sum(one * one for one in weights)
 
 
 def _late_rounds(nmse: float) -> float:

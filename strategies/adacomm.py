@@ -12,13 +12,17 @@ so that, with Finf = 0 and all else unknown but constant, tau_l / tau_0 = sqrt(F
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene, whole
 from strategies._options import require_between, require_whole
 from strategies._signals import received_loss
+
+
+_LEAST_S = 1e-9
+"""A round may take no time at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,8 @@ class State:
     steps: int
     first_loss: float | None = None
     losses: tuple[float, ...] = ()
+    interval_s: float | None = None
+    """None until the first round has shown it."""
     due_s: float = 0.0
 
 
@@ -45,6 +51,9 @@ class AdaComm:
     """tau0. The paper searches it for each task; 20 is ours."""
     interval_s: float = 60.0
     """T0, as published."""
+    interval_rounds: int | None = None
+    """T0 as so many times the length of the first round, in place of ``interval_s``: the published
+    minute is some ten rounds of its task, and none or hundreds of another (ours)."""
     shrink: float = 0.5
     """Factor where the rule itself would not lower tau, as published."""
     chooses_codecs: ClassVar[bool] = False
@@ -52,13 +61,15 @@ class AdaComm:
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        require_whole(self, "initial_steps")
+        require_whole(self, "initial_steps", "interval_rounds")
         require_between(self, "interval_s", low=0)
         require_between(self, "shrink", low=0, high=0.99)
 
     def start(self, scene: Scene) -> State:
         """tau0, and a first decision after one interval."""
-        return State(self.initial_steps, due_s=self.interval_s)
+        if self.interval_rounds is not None:
+            return State(self.initial_steps)
+        return State(self.initial_steps, interval_s=self.interval_s, due_s=self.interval_s)
 
     def plan(self, scene: Scene, state: State, round_number: int) -> RoundPlan:
         """The same steps for everyone."""
@@ -73,14 +84,15 @@ class AdaComm:
         loss = received_loss(record)
         losses = state.losses if loss is None else (*state.losses, loss)
         first = state.first_loss if state.first_loss is not None or not losses else losses[0]
-        if record.end_s < state.due_s:
-            return State(state.steps, first, losses, state.due_s)
-        due_s = self.interval_s * (math.floor(record.end_s / self.interval_s) + 1)
+        interval_s = state.interval_s or (self.interval_rounds or 1) * max(record.end_s, _LEAST_S)
+        known = replace(state, first_loss=first, losses=losses, interval_s=interval_s)
+        if record.end_s < (state.due_s or interval_s):
+            return replace(known, due_s=state.due_s or interval_s)
+        due_s = interval_s * (math.floor(record.end_s / interval_s) + 1)
         if not losses or first is None:
-            return State(state.steps, first, losses, due_s)
-        return State(
-            self.next_steps(state.steps, first, sum(losses) / len(losses)), first, (), due_s
-        )
+            return replace(known, due_s=due_s)
+        steps = self.next_steps(state.steps, first, sum(losses) / len(losses))
+        return replace(known, steps=steps, losses=(), due_s=due_s)
 
     def next_steps(self, steps: int, first_loss: float, loss: float) -> int:
         """tau of the next interval after ``steps`` in this one."""

@@ -181,9 +181,9 @@ class Adaptive:
 
     def _stretch(self, scene: Scene, state: State) -> float:
         """Less where few of all clients answer: what they disagree in is then mostly chance."""
-        if not self.stretch or state.rose:
-            return 1.0
         answering = scene.cohort * state.answering / len(scene.examples)
+        if not self.stretch or state.rose(everyone=answering >= NEARLY_ALL):
+            return 1.0
         return 1 + (MAX_STRETCH - 1) * math.sqrt(min(1.0, answering))
 
     def _mean_weight(self, scene: Scene, state: State, round_number: int) -> float:

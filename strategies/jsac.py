@@ -58,7 +58,7 @@ class Terrain:
 class State:
     """Steps in force, what is known, and what the last round left to be compared with."""
 
-    steps: int = 1
+    steps: int
     terrain: Terrain | None = None
     pace: Pace | None = None
     budget_s: float | None = None
@@ -79,6 +79,9 @@ class Jsac:
 
     phi: float = 0.025
     """Control parameter, as published."""
+    initial_steps: int = 1
+    """tau of the first two rounds, as published. What minibatches add to an update's difference
+    from the mean falls with its steps, so that after a larger one less of it is taken for delta."""
     max_steps: int = 100
     """Largest tau, as in the authors' program."""
     budget_s: float | None = None
@@ -90,13 +93,13 @@ class Jsac:
 
     def __post_init__(self) -> None:
         """Refuse options that cannot be."""
-        require_whole(self, "max_steps")
+        require_whole(self, "max_steps", "initial_steps")
         require_between(self, "phi", "budget_s", low=0)
         require_between(self, "smoothing", low=-1e-9, high=0.99)
 
     def start(self, scene: Scene) -> State:
-        """One step between aggregations, as in the paper."""
-        return State(budget_s=self.budget_s or scene.budget_s)
+        """``initial_steps`` between aggregations."""
+        return State(self.initial_steps, budget_s=self.budget_s or scene.budget_s)
 
     def plan(self, scene: Scene, state: State, round_number: int) -> RoundPlan:
         """The same steps for everyone."""
@@ -144,7 +147,8 @@ class Jsac:
         delta = math.sqrt(max(0.0, 1 - agreement) * energy) / (scene.lr * steps)
         if not max(rho, beta, delta) <= LARGEST:
             return None
-        return Terrain(rho=rho, beta=max(LEAST_BETA, beta), delta=delta)
+        # The bound holds up to eta beta = 1; more is noise, because a run would fall apart at 2.
+        return Terrain(rho=rho, beta=min(1 / scene.lr, max(LEAST_BETA, beta)), delta=delta)
 
     def best_steps(
         self, lr: float, terrain: Terrain, pace: Pace, budget_s: float, last: int

@@ -55,7 +55,26 @@ def test_it_decides_once_an_interval_on_the_mean_loss_of_that_interval(world, sc
     assert watched.run(1).clients[0].local_steps == 15
 
 
-@pytest.mark.parametrize("options", [{"initial_steps": 0}, {"interval_s": 0.0}, {"shrink": 1.0}])
+@pytest.mark.parametrize("step_s", [0.001, 0.5, 60.0])
+def test_an_interval_may_be_so_many_first_rounds_on_links_and_devices_of_any_speed(
+    world, scene, node, step_s
+):
+    watched = world(
+        AdaComm(initial_steps=20, interval_rounds=3, interval_s=1e9),
+        scene(2),
+        node(step_s=step_s),
+        lambda round_: 4.0 / round_,
+    )
+    watched.run(3)
+    # Mean of the losses 4, 2, 4/3: sqrt(2.444 / 4) 20 = 15.6
+    assert [plan.clients[0].local_steps for plan in watched.plans] == [20, 20, 20]
+    assert watched.run(1).clients[0].local_steps == 16
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"initial_steps": 0}, {"interval_s": 0.0}, {"interval_rounds": 0}, {"shrink": 1.0}],
+)
 def test_impossible_options_are_refused(options):
     (name,) = options
     with pytest.raises(ConfigError, match=name):

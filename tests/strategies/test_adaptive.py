@@ -1,5 +1,7 @@
 """What the controller decides in worlds whose best answer is plain, and the laws of its state."""
 
+import math
+
 import pytest
 
 from fedsys.errors import ConfigError
@@ -214,6 +216,16 @@ def test_after_a_loss_that_rose_the_step_is_not_stretched(world, scene, node):
     watched.run(4)
     assert watched.run(1).max_stretch == 1.0
     assert watched.run(1).max_stretch == 2.0
+
+
+def test_a_loss_of_others_who_have_it_harder_is_no_loss_that_rose(world, scene, node):
+    """Where four of forty answer, losses go up and down with who they are."""
+    watched = world(Adaptive(), scene(40, cohort=4), node(), lambda round_: 2.0 + round_ % 2)
+    watched.run(20)
+    assert {plan.max_stretch for plan in watched.plans} == {1 + math.sqrt(0.1)}
+    risen = world(Adaptive(), scene(40, cohort=4), node(), lambda round_: 2.0 + (round_ > 8))
+    risen.run(16)
+    assert risen.run(1).max_stretch == 1.0
 
 
 def test_every_plan_says_why_in_words_with_figures(world, scene, node):

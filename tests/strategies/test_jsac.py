@@ -60,21 +60,34 @@ def test_the_more_clients_differ_the_fewer_the_steps(delta, factor):
 
 
 def test_the_terrain_is_measured_from_losses_steps_and_norms(world, scene, node):
-    # One local step at eta = 0.1; losses 2 and then 1.5; the server moved by |D| = 1; the updates
+    # One local step at eta = 0.1; losses 10 and then 2; the server moved by |D| = 1; the updates
     # have norm 1 and agreement 0.5 in the emulated records.
-    #   rho = |1.5 - 2| / 1 = 0.5;   beta = 2 (1.5 - 2) / 1 + 2 / 0.1 = 19
+    #   rho = |2 - 10| / 1 = 8;   beta = 2 (2 - 10) / 1 + 2 / 0.1 = 4
     #   delta = sqrt(0.5 * 1) / 0.1 = 7.071
-    watched = world(Jsac(), scene(3), node(), lambda round_: 2.5 - 0.5 * round_)
+    watched = world(Jsac(), scene(3), node(), lambda round_: 18.0 - 8.0 * round_)
     watched.run(1)
     assert watched.state.terrain is None
     watched.run(1)
     found = watched.state.terrain
-    assert (found.rho, found.beta) == (pytest.approx(0.5), pytest.approx(19.0))
+    assert (found.rho, found.beta) == (pytest.approx(8.0), pytest.approx(4.0))
     assert found.delta == pytest.approx(0.5**0.5 / 0.1)
     # c and b are the measured ones: 0.01 s a step; 0.2 s of floors and the two transfers.
     size_bits = 8 * (4 * 17_226 + 2000)
     assert watched.state.pace.step_s == pytest.approx(0.01)
     assert watched.state.pace.exchange_s == pytest.approx(0.2 + size_bits / 1e6 + size_bits / 2e6)
+
+
+def test_a_loss_is_no_more_curved_than_its_training_can_bear(world, scene, node):
+    # Losses 2 and then 1.5 would be beta = 2 (1.5 - 2) / 1 + 2 / 0.1 = 19, so eta beta = 1.9.
+    watched = world(Jsac(), scene(3), node(), lambda round_: 2.5 - 0.5 * round_)
+    watched.run(2)
+    assert watched.state.terrain.beta == pytest.approx(1 / 0.1)
+
+
+def test_it_begins_with_the_steps_asked_for(world, scene, node):
+    watched = world(Jsac(initial_steps=80), scene(3), node())
+    watched.run(2)
+    assert [plan.clients[0].local_steps for plan in watched.plans] == [80, 80]
 
 
 def test_the_budget_is_the_options_or_the_experiments_or_its_rounds_at_the_first_ones_length(

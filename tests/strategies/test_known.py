@@ -14,10 +14,11 @@ from fedsys.telemetry.runfolder import RunFolder
 from fedsys.wire.schema import Schema
 from strategies._base import replay
 from strategies._buffered import budget_for
-from strategies._known import State
+from strategies._known import FIRST_OVERHEAD_BYTES, State
 from strategies._offers import BY_SPEC, LADDER
 from strategies._search import Choice, Cohort
 from strategies._ways import Limits, Ways
+from strategies.adaptive import Adaptive
 from strategies.server_app import controller_for
 
 N = 200_000
@@ -67,6 +68,16 @@ def test_the_round_of_the_last_key_frame_and_sizes_of_differences_are_learned(tm
     for (way, spec), size_bytes in state.sizes.items():
         if way == "down" and spec in BY_SPEC:  # a key frame over the versions missed is no size
             assert size_bytes > BY_SPEC[spec].size_bytes(17_226, 0)
+
+
+def test_a_download_of_the_whole_model_says_nothing_of_the_size_of_differences(scene, world, node):
+    """A tenth of it per version that was missed would be less than the overhead alone."""
+    watched = world(Adaptive(choose_downlink=False), scene(40, cohort=4), node())
+    watched.run(12)
+    assert watched.plans[-1].downlink == "none"
+    sizes = (watched.state.size(watched.scene, "down", BY_SPEC[spec]) for spec in ("ecq(0.1)", "int8"))
+    offers = (BY_SPEC[spec].size_bytes(17_226, FIRST_OVERHEAD_BYTES) for spec in ("ecq(0.1)", "int8"))
+    assert list(sizes) == list(offers)
 
 
 def test_a_key_frame_counts_for_what_it_drops_and_not_for_the_difference_it_replaces(scene):

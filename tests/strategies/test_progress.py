@@ -90,6 +90,26 @@ def test_steps_have_an_optimum_where_few_of_many_take_part():
     assert everybody == sorted(everybody, reverse=True)
 
 
+@pytest.mark.parametrize("counted", [(10, 10, 10, 10, 10), (16, 16, 32, 64, 192)])
+@pytest.mark.parametrize("true", [1.0, 6.0, 15.0])
+def test_disagreement_is_found_again_whatever_the_examples(counted, true):
+    """What is orthogonal among updates with weights p is in their mean with sum p^2 of its size."""
+    shares = [one / sum(counted) for one in counted]
+    left = sum(p * p for p in shares)
+    agreement = (1 + true * left) / (1 + true)
+    reports = [report_of(node, examples=one) for node, one in enumerate(counted)]
+    known = Progress(disagreement=true)
+    assert known.seen(record_of(*reports, agreement=agreement)).disagreement == pytest.approx(true)
+
+
+def test_a_late_update_counts_for_less_in_the_disagreement_too():
+    """Three rounds late it counts half, like one of half the examples."""
+    late = [report_of(1, examples=20, staleness=3), report_of(2, examples=10)]
+    equal = [report_of(1, examples=10), report_of(2, examples=10)]
+    found, expected = (Progress().seen(record_of(*r, agreement=0.8)) for r in (late, equal))
+    assert found.disagreement == pytest.approx(expected.disagreement)
+
+
 def test_reach_follows_the_losses_of_the_clients():
     ratio = (1 - math.exp(-4.0)) / 4.0
     known = Progress(reach_steps=20.0)
