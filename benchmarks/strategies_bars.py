@@ -9,24 +9,7 @@ from fedsys.telemetry.hindsight import FIXED
 from fedsys.telemetry.statistics import geometric_mean
 
 NOT_PUBLISHED = (BASELINE, OURS, "int8, 4 epochs")
-SLOW = (
-    "digits-dirichlet-static-1m",
-    "digits-stragglers",
-    "digits-iid-static-100k",
-    "digits-step-drop",
-    "digits-diurnal",
-    "fashion-iid-static-1m",
-)
-"""Links of 1 Mbit/s up or less (in the middle, where they differ)."""
-STATIC = (
-    "digits-dirichlet-static-1m",
-    "digits-iid-static-100k",
-    "digits-satellite",
-    "digits-shards-static-10m",
-    "digits-perfect",
-    "fashion-iid-static-1m",
-)
-"""Links that do not change and are alike; all others change or differ."""
+SLOW_BPS = 1e6
 PERFECT = "digits-perfect"
 NAN = float("nan")
 
@@ -34,19 +17,21 @@ NAN = float("nan")
 def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
     """One for each demand; ``nan``, which reaches nothing, where nothing could be measured."""
     scenes = {scene["experiment"]: scene for scene in found["scenes"]}
-    slow = [scene for name, scene in scenes.items() if name in SLOW]
+    links = found["links"]
+    is_slow = {name: (one["uplink_bps"] or NAN) <= SLOW_BPS for name, one in links.items()}
+    slow = [scene for name, scene in scenes.items() if is_slow[name]]
     for measure, bound in (("seconds", 0.1), ("uplink", 0.01)):
         ratios = [_ratio(scene, measure) for scene in slow]
         yield Bar(f"{measure} over {BASELINE}, links up to 1 Mbit/s", bound, _mean(ratios))
-    alone = [ratio for name, ratio in found["updates"].items() if name in SLOW]
+    alone = [ratio for name, ratio in found["updates"].items() if is_slow[name]]
     yield Bar("of that, the coded updates alone", 0.01, _mean(alone))
     over = {name: _over_oracle(scene) for name, scene in scenes.items()}
-    static = [ratio for name, ratio in over.items() if name in STATIC]
-    others = [ratio for name, ratio in over.items() if name not in STATIC]
+    static = [ratio for name, ratio in over.items() if links[name]["steady"]]
+    others = [ratio for name, ratio in over.items() if not links[name]["steady"]]
     yield Bar("time over the best fixed plan, links alike and steady", 1.05, _mean(static))
     yield Bar("time over the best fixed plan, links that vary or differ", 0.75, _mean(others))
     yield Bar("time over the best fixed plan, worst scenario", 1.25, _worst(over.values()))
-    best = {name: best_published(scene)[1] for name, scene in scenes.items()}
+    best = {name: best_published(over)[1] for name, over in found["ours_over"].items()}
     yield Bar("time over the best published strategy of each scenario", 0.75, _mean(best.values()))
     yield Bar("time over the best published strategy, worst scenario", 1.05, _worst(best.values()))
     losses = [one[BASELINE] - one[OURS] for one in found["final"].values()]
@@ -56,7 +41,9 @@ def bars(found: Mapping[str, Any]) -> Iterator[Bar]:
     yield Bar(name, 0.0, NAN if compressed is None else compressed)
     if PERFECT in scenes:
         yield Bar(
-            "time over the best other plan without a network", 1.02, _over_all(scenes[PERFECT])
+            "time over the best other plan without a network",
+            1.02,
+            max((*found["ours_over"][PERFECT].values(), _over_oracle(scenes[PERFECT]) or 0.0)),
         )
     wrong = [
         abs(one["foretold_s"] / one["simulated_s"] - 1)
@@ -83,32 +70,11 @@ def _over_oracle(scene: Mapping[str, Any]) -> float | None:
     return found["mean"] if found else None
 
 
-def best_published(scene: Mapping[str, Any]) -> tuple[str, float | None]:
-    """The soonest of the published ones, by its ratio to the baseline, and ours over it."""
-    ours = _ratio(scene, "seconds")
-    ratios = {
-        row["strategy"]: row["seconds_ratio"]
-        for row in scene["rows"]
-        if row["strategy"] not in NOT_PUBLISHED and row["seconds_ratio"]
-    }
-    if not ratios:
-        return "-", None
-    label = min(ratios, key=ratios.__getitem__)
-    return label, ours / ratios[label] if ours else None
-
-
-def _over_all(scene: Mapping[str, Any]) -> float:
-    """Ours over whatever was soonest, fixed plans of the grid included."""
-    ours = _ratio(scene, "seconds")
-    if ours is None:
-        return NAN
-    ratios = [
-        row["seconds_ratio"]
-        for row in scene["rows"]
-        if row["strategy"] != OURS and row["seconds_ratio"]
-    ]
-    over_grid = _over_oracle(scene)
-    return max(ours / min(ratios), over_grid or 0.0)
+def best_published(ours_over: Mapping[str, float]) -> tuple[str, float | None]:
+    """The published strategy that ours leaves least behind, and ours over it in seconds."""
+    known = {label: over for label, over in ours_over.items() if label not in NOT_PUBLISHED}
+    label = max(known, key=known.__getitem__, default="-")
+    return label, known.get(label)
 
 
 def _mean(ratios: Any) -> float:

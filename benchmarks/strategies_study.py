@@ -1,10 +1,11 @@
 """The runs of ``benchmarks.strategies``: which there are, in what order, and what came of them."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import typer
@@ -18,11 +19,14 @@ from fedsys.cli.rehearsal import Stage, rehearse
 from fedsys.cli.scenes import Goal, Scene, load_scenes
 from fedsys.cli.tables import console
 from fedsys.config.load import with_settings
-from fedsys.telemetry.comparison import compare, comparison_json
+from fedsys.config.schema import Experiment
+from fedsys.telemetry.comparison import Comparison, compare, comparison_json
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.scenes import Scenes, scenes_json
 from fedsys.telemetry.statistics import geometric_mean
 from fedsys.telemetry.verdict import scenes_verdict, verdict
+from netem.describe import Window
+from netem.profiles import link_model
 
 ENTRIES = Path(__file__).with_name("strategies.toml")
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
@@ -49,8 +53,8 @@ ORDER = (
 )
 """What tells most for its cost comes first."""
 DEAR, DEAR_SEEDS = ("fashion", "chars"), 5
-DEAR_STRATEGIES = (BASELINE, OURS, "k-decay", "cost-effective", "FedBuff")
-"""There only those who come nearest on the others, and no grid: a run takes minutes."""
+DEAR_STRATEGIES = (BASELINE, OURS, "k-decay", "FedLuck", "FedBuff")
+"""There only the three who come nearest on the others, and no grid: a run takes minutes."""
 MAX_ROUNDS = "run.budget.rounds=150"
 """Of every run: what has not reached a target by then is far behind."""
 RACE_SEEDS, RACE_FACTOR = 3, 1.5
@@ -193,14 +197,19 @@ class Study:
                 continue
             best = oracles(grid_rows(scene, self.grid(scene), comparison), [])
             judged.append(replace(comparison, oracles=best))
-        whole = Scenes(judged)
-        content = scenes_json(whole, [verdict(one) for one in judged], scenes_verdict(whole))
+        # Only where all were run is one mean as good as another.
+        whole = Scenes([one for one in judged if not is_dear(one.name)])
+        verdicts = [verdict(one) for one in judged]
+        content = scenes_json(Scenes(judged), verdicts, scenes_verdict(whole))
         return content | {
+            "standings": scenes_json(whole, verdicts[: len(whole.scenes)], [])["standings"],
+            "ours_over": {one.name: dict(_ours_over(one)) for one in judged},
             "final": dict(self._final_accuracies()),
             "ablation": dict(self._ablation()),
             "foresight": dict(self._foresight()),
             "compressed": self._compressed(),
             "updates": dict(self._updates()),
+            "links": {scene.name: uplinks(scene.experiment) for scene in self.scenes(1)},
             "hours": self._hours(),
         }
 
@@ -233,7 +242,8 @@ class Study:
                 run = cells[0].experiment.run
                 name = cells[0].path.parent.name
                 comparison = compare(name, run.target, trials, budget=run.budget)
-                yield name, comparison_json(comparison, worths(comparison))
+                known = {"parts": list(dict.fromkeys(cell.label for cell in cells))}
+                yield name, comparison_json(comparison, worths(comparison)) | known
 
     def _foresight(self) -> Iterator[tuple[str, dict[str, dict[str, float]]]]:
         """By scenario and label: seconds a round as foretold and as simulated, first seed."""
@@ -248,15 +258,22 @@ class Study:
             )
 
     def _updates(self) -> Iterator[tuple[str, float]]:
-        """By scenario: bytes of ours' coded updates alone over the baseline's, up to the target."""
+        """By scenario: bytes of ours' coded updates alone over the baseline's, up to the target.
+
+        Geometric means over paired seeds. One that came and was not used counts with its requests.
+        """
         for scene in self.scenes(self.seeds):
-            sent: dict[str, list[float]] = {BASELINE: [], OURS: []}
+            sent: dict[str, dict[int, float]] = {BASELINE: {}, OURS: {}}
             for cell in scene.cells:
                 if cell.label in sent and (trial := finished(cell)):
-                    reports = (r for record in trial.records for r in record.reports)
-                    sent[cell.label].append(float(sum(r.packet_bytes for r in reports)))
-            if all(sent.values()):
-                yield scene.name, fmean(sent[OURS]) / fmean(sent[BASELINE])
+                    reports = [r for record in trial.records for r in record.reports]
+                    sizes = (r.packet_bytes if r.accepted else r.uplink_bytes for r in reports)
+                    sent[cell.label][cell.seed] = float(sum(sizes))
+            if pairs := sent[OURS].keys() & sent[BASELINE].keys():
+                yield (
+                    scene.name,
+                    geometric_mean([sent[OURS][one] / sent[BASELINE][one] for one in pairs]),
+                )
 
     def _compressed(self) -> float | None:
         """Share of ours' updates that are coded where there is no network; not the first round."""
@@ -267,6 +284,27 @@ class Study:
                 sent = [c.uplink for r in trial.records[1:] for c in r.plan.clients]
                 return fmean(spec != "none" for spec in sent) if sent else None
         return None
+
+
+def uplinks(experiment: Experiment) -> dict[str, Any]:
+    """The median client's mean rate up in bit/s, up to the horizon; null has no limit.
+
+    And whether all links are alike and never change.
+    """
+    network = experiment.network
+    model = link_model(network.link, network.options)
+    nodes = range(1, experiment.partition.clients + 1)
+    links = [model.build(experiment.run.seed, node) for node in nodes]
+    horizon_s = experiment.run.budget.seconds or 1.0
+    windows = [Window.of(link.up.curve, horizon_s) for link in links]
+    mean_bps = median(window.mean_bps for window in windows)
+    rates = {float(rate) for window in windows for rate in window.rate_bps}
+    shaken = any(link.up.jitter_ms or link.up.loss_fraction for link in links)
+    shared = network.server_up_mbps or network.server_down_mbps
+    return {
+        "uplink_bps": None if mean_bps == math.inf else mean_bps,
+        "steady": len(rates) == 1 and not shaken and not shared,
+    }
 
 
 def contenders(cells: Sequence[Cell]) -> list[Cell]:
@@ -285,6 +323,16 @@ def contenders(cells: Sequence[Cell]) -> list[Cell]:
     most = RACE_FACTOR * min(means.values(), default=0.0)
     behind = {label for label, mean in means.items() if mean > most}
     return [cell for cell in cells if cell.seed <= RACE_SEEDS or cell.label not in behind]
+
+
+def _ours_over(comparison: Comparison) -> Iterator[tuple[str, float]]:
+    """By strategy: ours over it in seconds, over the seeds that both have."""
+    ours = next((row for row in comparison.rows if row.label == OURS), None)
+    for row in comparison.rows:
+        if ours is not None and row is not ours:
+            ratio = comparison.ratio(ours, "seconds", row)
+            if ratio is not None and not ratio.unknown:
+                yield row.label, ratio.mean
 
 
 def is_dear(name: str) -> bool:

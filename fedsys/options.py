@@ -81,6 +81,9 @@ def _fits(value: Any, hint: Any) -> bool:
 def _words(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
+    if get_origin(hint) in (Union, UnionType):
+        # None is what an option is where nothing is said of it, and a file cannot say it.
+        return " or ".join(_words(part) for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is tuple:
         return f"a list like {hint}".replace("tuple", "list")
     return {float: "a number", int: "a whole number", str: "text", bool: "true or false"}.get(

@@ -42,17 +42,16 @@ class Asynchronous(Controller[Any], Protocol):
     """What a controller has beside the usual where ``is_asynchronous`` is true."""
 
     @property
-    def buffer(self) -> int:
-        """Updates per server step."""
-        ...
-
-    @property
     def max_staleness(self) -> int:
         """Server steps after which an update is of no use."""
         ...
 
     def in_flight(self, scene: Scene) -> int:
         """How many clients are at work at any time."""
+        ...
+
+    def updates_per_step(self, scene: Scene) -> int:
+        """How many updates make a step of the server."""
         ...
 
     def weight(self, staleness: int) -> float:
@@ -161,9 +160,10 @@ class BufferedBudget(RoundBudget):
         replaced either: when nobody is left, the step is made of what has come.
         """
         partial = Partial(self._codec.schema.n, normalise=False)
+        updates = self._asynchronous.updates_per_step(self._scene)
         used: list[Asked] = []
         reports: list[ClientReport] = []
-        while partial.count < self._asynchronous.buffer:
+        while partial.count < updates:
             if not self._came:
                 self._ask(grid, number)
                 if not self._flight.asked:
@@ -187,7 +187,7 @@ class BufferedBudget(RoundBudget):
     def _ask(self, grid: Grid, number: int) -> None:
         """Send the current model until as many clients as there should be are in flight."""
         most = self._asynchronous.in_flight(self._scene)
-        bearable = max(self._asynchronous.buffer, most)
+        bearable = max(self._asynchronous.updates_per_step(self._scene), most)
         most -= max(0, len(self._failed) - bearable)
         nodes = self._drawn(most - len(self._flight.asked))
         if not nodes:

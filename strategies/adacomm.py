@@ -20,7 +20,6 @@ from strategies._base import Scene, whole
 from strategies._options import require_between, require_whole
 from strategies._signals import received_loss
 
-
 _LEAST_S = 1e-9
 """A round may take no time at all."""
 

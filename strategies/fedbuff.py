@@ -17,9 +17,9 @@ from typing import ClassVar
 from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
 from fedsys.types import RoundPlan, RoundRecord
-from strategies._base import Scene
+from strategies._base import Scene, whole
 from strategies._flight import weight
-from strategies._options import require_whole
+from strategies._options import require_between, require_whole
 
 MAX_EXPONENT = 2.0
 
@@ -28,8 +28,11 @@ MAX_EXPONENT = 2.0
 class FedBuff:
     """Asynchronous: a server step for every ``buffer`` updates, whoever they come from."""
 
-    buffer: int = 10
-    """Updates per server step; published: 10."""
+    buffer: int | None = None
+    """Updates per server step; published: 10, of a thousand in flight."""
+    buffer_fraction: float = 0.5
+    """Where ``buffer`` is not given, so much of those in flight (ours: fewer make steps of updates
+    that are mostly old where nearly all clients are at work, and half of such runs fell apart)."""
     concurrency: int | None = None
     """Clients in flight; the experiment's cohort unless given."""
     max_staleness: int = 20
@@ -45,6 +48,7 @@ class FedBuff:
         """Refuse options that cannot be."""
         require_whole(self, "buffer", "concurrency", "local_epochs")
         require_whole(self, "max_staleness", least=0)
+        require_between(self, "buffer_fraction", low=0, high=1)
         if not 0 <= self.staleness_exponent <= MAX_EXPONENT:
             raise ConfigError(
                 f"staleness_exponent must be 0 to {MAX_EXPONENT:g}, got {self.staleness_exponent}"
@@ -63,6 +67,10 @@ class FedBuff:
         """How many clients are at work at any time."""
         return min(self.concurrency or scene.cohort, len(scene.examples))
 
+    def updates_per_step(self, scene: Scene) -> int:
+        """How many updates make a step of the server."""
+        return self.buffer or max(1, whole(self.buffer_fraction * self.in_flight(scene)))
+
     def weight(self, staleness: int) -> float:
         """What an example counts for in an update of that many server steps ago."""
         return weight(staleness, self.staleness_exponent)
@@ -79,7 +87,10 @@ class FedBuff:
         return scene.plan(
             round_number,
             scene.work(nodes, self.local_epochs),
-            reason=f"fedbuff: {self.buffer} updates a step, {self.in_flight(scene)} in flight",
+            reason=(
+                f"fedbuff: {self.updates_per_step(scene)} updates a step, "
+                f"{self.in_flight(scene)} in flight"
+            ),
         )
 
     def observe(self, scene: Scene, state: None, record: RoundRecord) -> None:

@@ -38,7 +38,7 @@ class Row:
     trials: Mapping[int, Trial]
     target: float | None
     horizon: Mapping[str, float] = field(default_factory=dict)
-    """Measure to what a run that missed the target is scored at, at least."""
+    """Measure to what a run that missed the target is scored at, whatever ended it before."""
 
     @cached_property
     def summaries(self) -> dict[int, Summary]:
@@ -169,7 +169,9 @@ def comparison_json(comparison: Comparison, verdict: Sequence[str]) -> dict[str,
 
 
 def _row_json(comparison: Comparison, row: Row) -> dict[str, Any]:
-    """Medians; null where the median run did not reach the target, its horizon beside it.
+    """Medians; null where the median run did not reach the target, what it is scored at beside it.
+
+    That is a bound unless a run is assumed to have spent more than it did.
 
     A ratio is null where no pair of runs tells anything about it.
     """
@@ -190,7 +192,8 @@ def _row_json(comparison: Comparison, row: Row) -> dict[str, Any]:
     for measure in MEASURES:
         cost, key = row.to_target(measure), f"{measure}_to_target"
         found[key] = None if cost.median_censored else cost.median
-        found[f"{key}_at_least"] = cost.median
+        found[f"{key}_scored"] = cost.median
+        found[f"{key}_assumed"] = cost.assumed
         found[f"{key}_range"] = [cost.low, cost.high]
         ratio = comparison.ratio(row, measure)
         name = measure.removesuffix("_bytes")
@@ -208,4 +211,4 @@ def _score(summary: Summary, measure: str, least: float) -> Score:
     if summary.at_target is not None:
         return Score(float(getattr(summary.at_target, measure)))
     spent = float(getattr(summary.total, measure))
-    return Score(max(spent, least), censored=True)
+    return Score(max(spent, least), censored=True, assumed=spent < least)

@@ -31,11 +31,15 @@ def points(fraction: float, *, sign: bool = True) -> str:
 
 
 def cost_text(spread: Spread, measure: str) -> str:
-    """A cost over seeds, bytes in MB: ``12.0 [10.0..15.0]``; ``>`` marks what was not reached."""
+    """A cost over seeds, bytes in MB: ``12.0 [10.0..15.0]``.
+
+    ``>`` marks what was not reached, ``~`` what is the horizon by rule, since less was spent.
+    """
     scale = 1e-6 if measure.endswith("_bytes") else 1.0
     write = count if measure == "rounds" else number
-    median = f"{'>' if spread.median_censored else ''}{write(spread.median * scale)}"
-    high = f"{'>' if spread.high_censored else ''}{write(spread.high * scale)}"
+    mark = "~" if spread.assumed else ">"
+    median = f"{mark if spread.median_censored else ''}{write(spread.median * scale)}"
+    high = f"{mark if spread.high_censored else ''}{write(spread.high * scale)}"
     if spread.low == spread.high and spread.high_censored == spread.median_censored:
         return median
     return f"{median} [{write(spread.low * scale)}..{high}]"

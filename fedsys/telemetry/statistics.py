@@ -2,6 +2,8 @@
 
 Runs are paired by seed, because split and links of a seed are the same for every strategy. A run
 that never met its target is censored: its figure is a lower bound and may never turn into a win.
+Where another budget than the horizon's ended it, its figure is the horizon all the same, so that
+nobody gains by giving up early; what it would have taken may then be more or less.
 """
 
 import math
@@ -33,6 +35,8 @@ class Score:
 
     value: float
     censored: bool = False
+    assumed: bool = False
+    """It ended sooner than at the horizon, by another budget: the value is a rule and no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,10 @@ class Spread:
     low: float
     high: float
     median_censored: bool = False
-    """The true median is larger."""
+    """The median run did not get there."""
     high_censored: bool = False
+    assumed: bool = False
+    """A censored run counts with more than it spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ def spread(scores: Sequence[Score]) -> Spread:
         high=ranked[-1][1],
         median_censored=censored,
         high_censored=ranked[-1][0],
+        assumed=any(score.assumed for score in scores),
     )
 
 
@@ -162,7 +169,8 @@ def _log_ratio(ours: Score, base: Score) -> float:
 def _bound(ours: Sequence[Score], base: Sequence[Score]) -> Bound:
     kinds = {(a.censored, b.censored) for a, b in zip(ours, base, strict=True)}
     too_low, too_high = (True, False) in kinds, (False, True) in kinds
-    if (too_low and too_high) or (True, True) in kinds:
+    assumed = any(score.assumed for score in (*ours, *base))
+    if (too_low and too_high) or (True, True) in kinds or assumed:
         return "~"
     if too_low:
         return ">"

@@ -84,7 +84,7 @@ def test_cheap_runs_that_never_reach_the_target_do_not_win():
     assert whole.startswith("No strategy")
     row = comparison_json(comparison, [])["rows"][1]
     assert row["seconds_to_target"] is None
-    assert row["seconds_to_target_at_least"] == 1
+    assert row["seconds_to_target_scored"] == 1
     assert row["reached_target"] == 0
 
 

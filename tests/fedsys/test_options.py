@@ -29,8 +29,8 @@ def test_lists_become_tuples_and_what_is_not_given_has_its_default():
     [
         ({}, "x: needs path"),
         ({"path": 1}, "x: path must be text, got 1"),
-        ({"path": "p", "steps": "4"}, "x: steps must be int | None, got '4'"),
-        ({"path": "p", "steps": True}, "x: steps must be int | None, got True"),
+        ({"path": "p", "steps": "4"}, "x: steps must be a whole number, got '4'"),
+        ({"path": "p", "steps": True}, "x: steps must be a whole number, got True"),
         ({"path": "p", "hidden": 4}, "x: no option 'hidden'"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from fedsys.config.schema import Budget
 from fedsys.telemetry.comparison import Trial, compare, comparison_json, share_of_best
+from fedsys.telemetry.figures import cost_text
 from fedsys.telemetry.hindsight import best_row, schedules
 from fedsys.telemetry.scenes import Scenes, scenes_json
 from fedsys.telemetry.scenes_report import scenes_html
@@ -102,17 +103,39 @@ def test_the_verdict_over_scenes_claims_no_more_than_scenes_tell():
 
 
 def test_runs_that_missed_the_target_are_scored_at_the_horizon():
-    missed = {1: run((40, 0.5)), 2: run((130, 0.5))}
+    spent = {1: run((100, 0.5)), 2: run((130, 0.5))}
+    gave_up = {1: run((40, 0.5)), 2: run((130, 0.5))}
     comparison = compare(
-        "x", 0.9, {"base": reaching(50, 50), "ours": missed}, budget=Budget(seconds=100)
+        "x",
+        0.9,
+        {"base": reaching(50, 50), "spent": spent, "gave up": gave_up},
+        budget=Budget(seconds=100),
     )
+    _, spent, gave_up = comparison.rows
+    for row in (spent, gave_up):
+        values = {seed: score.value for seed, score in row.scores("seconds").items()}
+        assert values == {1: 100, 2: 130}
+        assert all(score.censored for score in row.scores("seconds").values())
+        assert {s: x.value for s, x in row.scores("uplink_bytes").items()} == {1: 1000, 2: 1000}
+        assert comparison.ratio(row, "seconds").mean == pytest.approx(math.sqrt(2 * 2.6))
+    assert comparison.ratio(spent, "seconds").bound == ">"
+
+
+def test_the_horizon_is_no_bound_for_a_run_that_another_budget_ended_before():
+    """It may need more than the horizon or less: nothing that it says is 'at least'."""
+    gave_up = {seed: run((40, 0.5)) for seed in (1, 2, 3)}
+    rows = {"base": reaching(20, 20, 20), "ours": gave_up}
+    comparison = compare("x", 0.9, rows, budget=Budget(seconds=100))
     ours = comparison.rows[1]
-    assert {seed: score.value for seed, score in ours.scores("seconds").items()} == {1: 100, 2: 130}
-    assert all(score.censored for score in ours.scores("seconds").values())
-    assert {seed: s.value for seed, s in ours.scores("uplink_bytes").items()} == {1: 1000, 2: 1000}
-    ratio = comparison.ratio(ours, "seconds")
-    assert ratio.mean == pytest.approx(math.sqrt(2 * 2.6))
-    assert ratio.bound == ">"
+    assert comparison.ratio(ours, "seconds").bound == "~"
+    assert comparison.ratio(ours, "uplink_bytes").bound == ">"
+    assert cost_text(ours.to_target("seconds"), "seconds") == "~100"
+    assert cost_text(ours.to_target("uplink_bytes"), "uplink_bytes").startswith(">")
+    (line, _) = verdict(comparison)
+    assert "about 5.00 times more time to target" in line
+    assert "at least" not in line.split(";")[0]
+    swapped = compare("x", 0.9, dict(reversed(rows.items())), budget=Budget(seconds=100))
+    assert swapped.ratio(swapped.rows[1], "seconds").bound == "~"
 
 
 def test_a_bound_in_one_scene_makes_the_mean_a_bound():

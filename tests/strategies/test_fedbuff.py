@@ -13,6 +13,7 @@ from fedsys.middleware.store import ClientStore
 from fedsys.rng import rng_for
 from fedsys.telemetry.checkpoint import pack_checkpoint, unpack_checkpoint
 from fedsys.telemetry.records import read_records, record_line
+from strategies.fedbuff import FedBuff
 from strategies.fixed import Fixed
 from tests.strategies._federation import START, Federation, simulated_alike, told
 
@@ -273,6 +274,7 @@ def test_in_a_simulation_two_workers_give_the_bytes_of_one_and_the_model_learns(
     [
         ("buffer = 0", "buffer must be a whole number of 1 or more, got 0"),
         ("buffer = 2.5", "buffer must be a whole number, got 2.5"),
+        ("buffer_fraction = 1.5", "buffer_fraction must be above 0 and at most 1, got 1.5"),
         ("concurrency = 0", "concurrency must be a whole number of 1 or more"),
         ("concurrency = 7", "7 clients in flight of partition.clients = 6; at most all of them"),
         ("max_staleness = -1", "max_staleness must be a whole number of 0 or more"),
@@ -287,6 +289,22 @@ def test_options_that_cannot_be_are_refused_before_any_work(options, message):
     experiment = parse_experiment(text, where="test")
     with pytest.raises(ConfigError, match="strategy 'fedbuff': .*" + message.replace(".", r"\.")):
         check_experiment(experiment, data=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "clients", "cohort", "updates"),
+    [
+        ({}, 20, None, 10),
+        ({}, 100, 9, 5),
+        ({}, 1, None, 1),
+        ({"buffer_fraction": 0.25}, 50, None, 13),
+        ({"concurrency": 4}, 20, None, 2),
+        ({"buffer": 7, "buffer_fraction": 0.25}, 20, None, 7),
+    ],
+)
+def test_a_step_takes_half_of_those_in_flight_unless_told(scene, options, clients, cohort, updates):
+    world = scene(clients, cohort=cohort or clients)
+    assert FedBuff(**options).updates_per_step(world) == updates
 
 
 class NoVirtualTime:

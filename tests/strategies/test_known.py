@@ -75,9 +75,9 @@ def test_a_download_of_the_whole_model_says_nothing_of_the_size_of_differences(s
     watched = world(Adaptive(choose_downlink=False), scene(40, cohort=4), node())
     watched.run(12)
     assert watched.plans[-1].downlink == "none"
-    sizes = (watched.state.size(watched.scene, "down", BY_SPEC[spec]) for spec in ("ecq(0.1)", "int8"))
-    offers = (BY_SPEC[spec].size_bytes(17_226, FIRST_OVERHEAD_BYTES) for spec in ("ecq(0.1)", "int8"))
-    assert list(sizes) == list(offers)
+    offers = [BY_SPEC[spec] for spec in ("ecq(0.1)", "int8")]
+    sizes = [watched.state.size(watched.scene, "down", offer) for offer in offers]
+    assert sizes == [offer.size_bytes(17_226, FIRST_OVERHEAD_BYTES) for offer in offers]
 
 
 def test_a_key_frame_counts_for_what_it_drops_and_not_for_the_difference_it_replaces(scene):
