@@ -101,11 +101,6 @@ def _can_wait(grid: Grid | None) -> bool:
     return grid is None or hasattr(grid, "to_come")
 
 
-def weight(staleness: int, exponent: float = 0.5) -> float:
-    """What an example counts for in an update of that many server steps ago (FedBuff, 2022)."""
-    return float((1 + staleness) ** -exponent)
-
-
 def packed(reply: Message) -> Values:
     """A reply as an array of a checkpoint."""
     return np.frombuffer(message_bytes(reply), np.uint8)

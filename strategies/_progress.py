@@ -1,17 +1,9 @@
-"""How many rounds a way of working needs, relative to another, as the rounds so far show it.
+"""What the rounds so far show of how a task is trained: see ``fedsys.progress`` for the rule.
 
-    rounds ~ (1 + S / steps + D (1 / clients - 1 / all) steps / S + late(up) + late(down))
-             * (1 + D / clients)
-
-Local steps beyond S bring less and less (S is three times the steps in which a client's own loss
-falls by a factor e, read off its first and its mean loss, at its most: later on clients also fit
-again what others' rounds took from their own data, in ever fewer steps, which tells nothing about
-the common model). D is the variance of updates between
-clients over the square of their mean, read off how far they agree: who takes part draws the model
-to its own data, the further the more steps it takes. Under error feedback a codec
-that keeps the share d of an update brings the rest 1/d - 1 rounds late, and a client that is asked
-in one of g rounds g times as many; without it rounds grow as a power of d, and never by more with
-it than without.
+S is three times the steps in which a client's own loss falls by a factor e, read off its first and
+its mean loss, at its most: later on clients also fit again what others' rounds took from their own
+data, in ever fewer steps, which tells nothing about the common model. D is read off how far updates
+agree.
 """
 
 import math
@@ -20,22 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsys.progress import DISAGREEMENT, REACH_STEPS, rounds_needed, stale_weight
 from fedsys.types import ClientReport, RoundRecord
-from strategies._flight import weight
 from strategies._offers import BY_SPEC, Offer
 from strategies._signals import weighted
 
 REACH_DECAYS = 3.0
-REACH_STEPS = 75.0
-"""S before anything is known."""
-DISAGREEMENT = 6.0
 SHAPE = -0.8
 """Shift of the logit of a quantizer's error from that on Laplace values: real updates have more
 weight in few values, which is to its advantage."""
-DELAY = 0.5
-"""Rounds by which a codec is late count so much of the rounds that the shortest run needs."""
-PLAIN_EXPONENT = 0.9
-"""Without error feedback rounds grow as d to this negative power (fit to our measurements)."""
 _MAX_RATIO = 0.97
 """Losses nearer to each other than this are not told apart."""
 _REACH_RANGE = (4.0, 2000.0)
@@ -69,19 +54,18 @@ class Progress:
         drawn: float = 1.0,
         feedback: bool = True,
     ) -> float:
-        """Rounds needed, in units of what nothing but exact, endless work of everyone would take.
-
-        ``clients`` answer in a round, each in one of ``gap`` rounds, and only then sends what it
-        still owes; ``drawn`` is the part of all that chance lets answer, 1 where all do.
-        """
-        work = 1 + self.reach_steps / local_steps
-        noise = self.disagreement / clients * (1 - drawn)
-        work += noise * local_steps / self.reach_steps
-        lost = (1 - self.nmse(up)) ** -PLAIN_EXPONENT - 1
-        late = DELAY * gap * _late_rounds(self.nmse(up)) / work
-        up_factor = min(late, lost) if feedback else lost
-        down_late = DELAY * _late_rounds(down.nmse)
-        return float((work * (1 + up_factor) + down_late) * (1 + self.disagreement / clients))
+        """Rounds that this task needs; see ``rounds_needed``."""
+        return rounds_needed(
+            local_steps,
+            up_nmse=self.nmse(up),
+            down_nmse=down.nmse,
+            clients=clients,
+            gap=gap,
+            drawn=drawn,
+            feedback=feedback,
+            reach_steps=self.reach_steps,
+            disagreement=self.disagreement,
+        )
 
     def seen(self, record: RoundRecord) -> "Progress":
         """What is known after a round."""
@@ -149,12 +133,8 @@ def _equal_clients(reports: Sequence[ClientReport]) -> float:
 
     (sum w)^2 / sum w^2, with w what the examples of each count for (Kish 1965).
     """
-    weights = [report.examples * weight(report.staleness) for report in reports]
+    weights = [report.examples * stale_weight(report.staleness) for report in reports]
     return sum(weights) ** 2 / sum(one * one for one in weights)
-
-
-def _late_rounds(nmse: float) -> float:
-    return 1 / max(1e-3, 1 - nmse) - 1
 
 
 def _logit(share: float) -> float:

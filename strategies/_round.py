@@ -20,9 +20,10 @@ from fedsys.middleware.envelope import seal, unsealed_reply
 from fedsys.middleware.server import Received, ServerCodec
 from fedsys.middleware.trials import read_trials
 from fedsys.partial import Partial, blocks_of
+from fedsys.progress import stale_weight
 from fedsys.types import F32, ClientPlan, ClientReport, LinkSample, RoundPlan
 from strategies._aggregate import Mean
-from strategies._flight import Asked, Flight, weight
+from strategies._flight import Asked, Flight
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 GOES_ON = "at work when the round closed"
@@ -150,7 +151,7 @@ def _late(
             report = report_on(asked.client, sample, asked.sent_s, reason=reason)
         else:
             part = Partial(codec.schema.n, normalise=mean.sums.normalise)
-            base, share = flight.bases.get(asked.version), weight(staleness)
+            base, share = flight.bases.get(asked.version), stale_weight(staleness)
             taking = Taking(codec, part, asked.version, base, share)
             reply = unsealed_reply(came[message_id])
             report = take(reply, asked.client, taking, sample, asked.sent_s)

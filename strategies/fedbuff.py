@@ -16,9 +16,9 @@ from typing import ClassVar
 
 from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
+from fedsys.progress import stale_weight
 from fedsys.types import RoundPlan, RoundRecord
 from strategies._base import Scene, whole
-from strategies._flight import weight
 from strategies._options import require_between, require_whole
 
 MAX_EXPONENT = 2.0
@@ -73,7 +73,7 @@ class FedBuff:
 
     def weight(self, staleness: int) -> float:
         """What an example counts for in an update of that many server steps ago."""
-        return weight(staleness, self.staleness_exponent)
+        return stale_weight(staleness, self.staleness_exponent)
 
     def start(self, scene: Scene) -> None:
         """Nothing to remember."""

@@ -187,7 +187,12 @@ def _rehearse(screen: Console, planned: dict[str, Experiment], rounds: int) -> d
         if key not in stages:
             stages[key] = Stage.of(experiment)
         records = rehearse(experiment, stages[key], rounds)
-        one = forecast(label, records, feedback=experiment.codec.error_feedback)
+        one = forecast(
+            label,
+            records,
+            clients=experiment.partition.clients,
+            feedback=experiment.codec.error_feedback,
+        )
         if one is None:
             reasons = {r.reason for record in records for r in record.reports}
             raise ConfigError(f"{label}: no update arrives in {rounds} rounds: {min(reasons)}")

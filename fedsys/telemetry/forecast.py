@@ -9,15 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from fedsys.progress import rounds_needed, stale_weight
 from fedsys.telemetry.statistics import MIN_PAIRS, student_975
 from fedsys.types import ClientReport, RoundRecord
 
-REACH_STEPS = 75.0
-"""Rounds grow as 1 + REACH_STEPS / steps: endless local steps are worth twice this many."""
-DELAY, PLAIN_EXPONENT = 0.5, 0.9
-"""With error feedback what a codec drops comes 1 / (1 - NMSE) - 1 rounds late, which costs DELAY of
-the rounds that endless steps need; without it rounds grow as 1 - NMSE to this negative power. All
-three are fits to our own measurements on small models."""
 PAIR_SPREAD = 0.35
 """Deviation of the logarithm of a ratio of rounds from seed to seed, as our comparisons show it."""
 MODEL_SPREAD = 0.4
@@ -76,8 +71,10 @@ class Forecast:
         return min(bounds), median(bounds), max(bounds)
 
 
-def forecast(label: str, records: Sequence[RoundRecord], *, feedback: bool) -> Forecast | None:
-    """What rehearsed rounds foretell; None where no update ever arrived."""
+def forecast(
+    label: str, records: Sequence[RoundRecord], *, clients: int, feedback: bool
+) -> Forecast | None:
+    """What rehearsed rounds foretell of ``clients`` in all; None where no update ever arrived."""
     reports = [report for record in records for report in record.reports if not report.at_work]
     accepted = [report for report in reports if report.accepted]
     if not accepted:
@@ -92,7 +89,7 @@ def forecast(label: str, records: Sequence[RoundRecord], *, feedback: bool) -> F
         downlink_bytes=sum(record.downlink_bytes for record in records) / count,
         local_steps=fmean(report.local_steps for report in accepted),
         cohort=len(reports) / count,
-        progress=fmean(_progress(report, feedback) for report in accepted),
+        progress=_progress(accepted, count, clients, feedback),
         nodes=tuple(sorted(nodes, key=lambda node: (-node.busy_s, node.node_id))),
         left_out=len(reports) - len(accepted),
     )
@@ -148,12 +145,22 @@ def _margin(seeds: int) -> float:
     return student_975(seeds - 1) * PAIR_SPREAD / math.sqrt(seeds)
 
 
-def _progress(report: ClientReport, feedback: bool) -> float:
-    kept = max(1e-6, 1 - (report.nmse or 0.0))
-    rounds = 1 + REACH_STEPS / max(1, report.local_steps)
-    if feedback:
-        return 1 / (rounds + DELAY * (1 / kept - 1))
-    return float(kept**PLAIN_EXPONENT / rounds)
+def _progress(accepted: Sequence[ClientReport], rounds: int, clients: int, feedback: bool) -> float:
+    """Of a round, whose updates are the fewer the fewer it waits for and the older they are."""
+    updates = sum(stale_weight(report.staleness) for report in accepted) / rounds
+    drawn = min(1.0, updates / clients)
+    return fmean(
+        1
+        / rounds_needed(
+            max(1, report.local_steps),
+            up_nmse=report.nmse or 0.0,
+            clients=updates,
+            gap=1 / drawn,
+            drawn=drawn,
+            feedback=feedback,
+        )
+        for report in accepted
+    )
 
 
 def _node(reports: Sequence[ClientReport]) -> NodeForecast:

@@ -1,6 +1,7 @@
 """``fedsys plan`` foretells what a simulation takes, and what would decide between two plans."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -92,28 +93,43 @@ def test_the_bound_is_compute_over_compute_and_communication():
         record(1, report(1, 1.0, 2.0, 5.0), report(2, 1.0, 1.0, 2.0)),
         record(2, report(1, 1.0, 2.0, 3.0), report(2, 0.0, 0.0, 0.0, accepted=False)),
     ]
-    found = forecast("x", records, feedback=True)
+    found = forecast("x", records, clients=2, feedback=True)
     slow, quick = found.nodes
     assert (slow.node_id, slow.download_s, slow.compute_s, slow.upload_s) == (1, 1.0, 2.0, 4.0)
     assert slow.bound == pytest.approx(2 / 7)
     assert quick.bound == pytest.approx(1 / 4)
     assert found.bound == pytest.approx((1 / 4, (2 / 7 + 1 / 4) / 2, 2 / 7))
     assert (found.round_s, found.uplink_bytes, found.cohort, found.left_out) == (10.0, 40, 2, 1)
-    assert forecast("x", [record(1)], feedback=True) is None
+    assert forecast("x", [record(1)], clients=2, feedback=True) is None
 
 
 def test_progress_follows_the_rule_of_steps_and_error():
-    exact = forecast("x", [record(1, report(1, 1, 1, 1, steps=25))], feedback=True)
-    lossy = [record(1, report(1, 1, 1, 1, steps=75, nmse=0.75))]
-    assert exact.progress == pytest.approx(1 / (1 + 75 / 25))
-    assert forecast("x", lossy, feedback=True).progress == pytest.approx(1 / (2 + 0.5 * 3))
-    assert forecast("x", lossy, feedback=False).progress == pytest.approx(0.25**0.9 / 2)
+    def progress(one, feedback=True):
+        return forecast("x", [record(1, one)], clients=1, feedback=feedback).progress
+
+    # One client, so that a round needs 1 + D = 7 times the rounds that a thousand would.
+    exact, lossy = report(1, 1, 1, 1, steps=25), report(1, 1, 1, 1, steps=75, nmse=0.75)
+    assert progress(exact) == pytest.approx(1 / (1 + 75 / 25) / 7)
+    assert progress(lossy) == pytest.approx(1 / (2 + 0.5 * 3) / 7)
+    assert progress(lossy, feedback=False) == pytest.approx(0.25**0.9 / 2 / 7)
+
+
+def test_a_round_that_waits_for_few_or_old_updates_is_worth_less():
+    def rounds(*updates):
+        return 1 / forecast("x", [record(1, *updates)], clients=4, feedback=True).progress
+
+    whole = rounds(*(report(node, 1, 1, 1, steps=75) for node in range(4)))
+    # 2 with endless steps counted, and 1 + D / K with D = 6 and K = 4, 1 and 4 / 2.
+    assert whole == pytest.approx(2 * (1 + 6 / 4))
+    # Of one of four, chance adds D / K (1 - 1/4) = 4.5 to the 2.
+    assert rounds(report(1, 1, 1, 1, steps=75)) == pytest.approx((2 + 4.5) * 7)
+    old = (replace(report(node, 1, 1, 1, steps=75), staleness=3) for node in range(4))
+    assert rounds(*old) == pytest.approx((2 + 6 / 2 * (1 - 1 / 2)) * (1 + 6 / 2))
 
 
 def way(length_s, steps):
-    return forecast(
-        "x", [record(1, report(1, 1, 1, 1, steps=steps), length_s=length_s)], feedback=1
-    )
+    one = record(1, report(1, 1, 1, 1, steps=steps), length_s=length_s)
+    return forecast("x", [one], clients=1, feedback=True)
 
 
 def test_the_decision_weighs_rounds_against_seconds():

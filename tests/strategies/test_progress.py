@@ -6,16 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsys.progress import DELAY, PLAIN_EXPONENT, REACH_STEPS
 from fedsys.types import ClientPlan, ClientReport, RoundPlan, RoundRecord
 from strategies._offers import BY_SPEC, LADDER, Offer
-from strategies._progress import (
-    DELAY,
-    PLAIN_EXPONENT,
-    REACH_DECAYS,
-    REACH_STEPS,
-    Progress,
-    decay_steps,
-)
+from strategies._progress import REACH_DECAYS, Progress, decay_steps
 
 EXACT, HALF = LADDER[0], Offer("half", 16, 0.5)
 KNOWN = Progress(reach_steps=60.0, disagreement=0.0, shape=0.0)
