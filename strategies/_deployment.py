@@ -12,14 +12,13 @@ from fedsys.config.schema import Experiment
 from fedsys.deploy import _flower
 from fedsys.deploy.grid import WireGrid
 from fedsys.deploy.orders import Order, sole_writer
-from fedsys.errors import ConfigError
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
-from fedsys.types import RoundRecord
 from fedsys.wire.schema import Array as Values
 from strategies._base import Controller
 from strategies._buffered import require_rounds
 from strategies._flower import RoundBudget
+from strategies._resumed import resume
 
 
 class ServerSide(Protocol):
@@ -77,7 +76,7 @@ def _run(
     examples = {node: int(counts[node - 1]) for node in places}
     arrays = task.initial_arrays()
     strategy = RoundBudget(experiment, controller, examples, arrays, task.evaluate)
-    records = _resume(folder, strategy, places)
+    records = resume(folder, strategy, kept=lambda state: _kept(state, places))
     grid = WireGrid(
         inner,
         places=places,
@@ -105,25 +104,10 @@ def _run(
     )
 
 
-def _resume(
-    folder: RunFolder, strategy: RoundBudget, places: Mapping[int, int]
-) -> list[RoundRecord]:
-    """Bring the strategy to the folder's checkpoint; the records up to it.
-
-    A device that was enrolled anew since then holds no model and no residual.
-    """
-    checkpoint = folder.load_checkpoint()
-    if checkpoint is None:
-        folder.truncate(0)
-        return []
-    folder.truncate(checkpoint.round)
-    records = list(folder.records())
-    try:
-        same = {node for node, place in checkpoint.state["places"] if places.get(node) == place}
-        state = dict(checkpoint.state["strategy"])
-        for name in ("held", "acked"):
-            state[name] = [pair for pair in state[name] if pair[0] in same]
-        strategy.restore(checkpoint.tensors, state, records)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"the checkpoint lacks {error}; start again in another folder") from error
-    return records
+def _kept(state: Mapping[str, Any], places: Mapping[int, int]) -> dict[str, Any]:
+    """The strategy's state, but for devices enrolled anew: they hold no model and no residual."""
+    same = {node for node, place in state["places"] if places.get(node) == place}
+    kept = dict(state["strategy"])
+    for name in ("held", "acked"):
+        kept[name] = [pair for pair in kept[name] if pair[0] in same]
+    return kept

@@ -24,6 +24,7 @@ from strategies._base import Controller, Scene, observed, replay, sees_tests
 from strategies._flight import Flight
 from strategies._moments import Moments
 from strategies._round import Outcome, gather, messages_for
+from strategies._signals import weighted
 
 Evaluate = Callable[[Mapping[str, Values]], tuple[float, float]]
 
@@ -376,10 +377,7 @@ def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) 
 
 def _mean(reports: Iterable[ClientReport], name: str) -> float | None:
     """Mean of a report's figure over the accepted clients that gave it, weighted by examples."""
-    pairs = [(r.examples, getattr(r, name)) for r in reports if r.accepted]
-    known = [(examples, value) for examples, value in pairs if value is not None]
-    total = sum(examples for examples, _ in known)
-    return sum(examples * value for examples, value in known) / total if total else None
+    return weighted((r.examples, getattr(r, name)) for r in reports if r.accepted)
 
 
 def _finite(value: float) -> float | None:

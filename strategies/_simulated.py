@@ -1,6 +1,6 @@
 """A run on the nodes of Flower's own simulation: they train, and virtual time passes here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from itertools import cycle
@@ -22,7 +22,7 @@ from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
 from strategies._base import Controller
 from strategies._buffered import budget_for
-from strategies._flower import RoundBudget
+from strategies._resumed import resume
 
 LOOK_S = 0.02
 """Between two looks for replies."""
@@ -65,7 +65,7 @@ def run_simulated(
     with threadpool_limits(1):
         players = Players(inner)
         grid = emulate(experiment, nodes, players.submit, task.flops_per_sample(), run_id=run_id)
-        records = _resume(folder, strategy, grid)
+        records = resume(folder, strategy, grid)
         for record in strategy.rounds(grid):
             records.append(record)
             folder.append(record)
@@ -123,19 +123,3 @@ class Players:
                 reply.set_result(reply_to(message, found.content))
         if not came:
             self._clock.sleep_s(LOOK_S if timeout_s is None else min(LOOK_S, timeout_s))
-
-
-def _resume(folder: RunFolder, strategy: RoundBudget, grid: Any) -> list[Any]:
-    """Bring strategy and grid to the folder's checkpoint; the records up to it."""
-    checkpoint = folder.load_checkpoint()
-    folder.truncate(0 if checkpoint is None else checkpoint.round)
-    if checkpoint is None:
-        return []
-    records = list(folder.records())
-    state: Mapping[str, Any] = checkpoint.state
-    try:
-        strategy.restore(checkpoint.tensors, state["strategy"], records)
-        grid.restore(state["grid"])
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"the checkpoint lacks {error}; start again in another folder") from error
-    return records

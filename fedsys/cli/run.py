@@ -22,10 +22,10 @@ from fedsys.types import NodeConfig, RoundRecord
 from fedsys.wire.schema import Array
 from netem.devices import device_for
 from netem.emulation import virtual_grid
-from netem.grid import VirtualGrid
 from netem.profiles import link_for
 from strategies._buffered import budget_for, require_rounds
-from strategies._flower import Ahead, RoundBudget
+from strategies._flower import Ahead
+from strategies._resumed import resume
 from strategies.server_app import controller_for
 
 CLIENT_APP = "clients.client_app:app"
@@ -139,7 +139,7 @@ def _run(
     # Sums over several threads differ in the last bits from sums over one.
     with threadpool_limits(1):
         grid = virtual_grid(experiment, nodes, pool.submit, facts.flops_per_sample)
-        _resume(folder, strategy, grid)
+        resume(folder, strategy, grid)
         saving = Saving(
             folder,
             snapshot=lambda: (
@@ -159,19 +159,6 @@ def _run(
                     return RunResult(INTERRUPTED, folder.records(), "")
     model_sha256 = folder.save_model(strategy.result())
     return RunResult(strategy.stopped_by, folder.records(), model_sha256)
-
-
-def _resume(folder: RunFolder, strategy: RoundBudget, grid: VirtualGrid) -> None:
-    """Bring strategy and grid to the folder's checkpoint, and the records back to it."""
-    checkpoint = folder.load_checkpoint()
-    folder.truncate(0 if checkpoint is None else checkpoint.round)
-    if checkpoint is None:
-        return
-    try:
-        strategy.restore(checkpoint.tensors, checkpoint.state["strategy"], folder.records())
-        grid.restore(checkpoint.state["grid"])
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"the checkpoint lacks {error}; start again in another folder") from error
 
 
 def _node_config(node: int, clients: int, folder: RunFolder) -> NodeConfig:
