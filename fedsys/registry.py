@@ -40,7 +40,7 @@ def load(package: str, name: str, what: str | None = None) -> Any:
         module_name, _, attribute = name.partition(":")
         try:
             return getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise ConfigError(f"{kind} '{name}' cannot be loaded: {error}") from error
     names = available(package)
     if name not in names:

@@ -14,6 +14,7 @@ from typing import Protocol
 from fedsys.clock import WallClock
 from fedsys.config.schema import Experiment
 from fedsys.telemetry.comparison import Trial
+from fedsys.telemetry.lock import sole_writer
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
 from fedsys.types import RoundRecord
@@ -71,20 +72,22 @@ def execute(
     stop: Stop = lambda: False,
 ) -> Trial:
     """Run ``experiment`` in the folder ``path``; a run that is finished there is only read."""
-    folder = RunFolder.create(path, experiment, resume=resume)
-    if (finished := finished_trial(folder)) is not None:
-        return finished
-    clock = WallClock()
-    start_s = clock.now_s()
-    outcome = runner(experiment, folder, workers=workers, on_round=on_round, stop=stop)
-    if outcome.stopped_by != INTERRUPTED:
-        summary = summarise(outcome.records, experiment.run.target, outcome.stopped_by)
-        folder.save_result(
-            asdict(summary)
-            | {"model_sha256": outcome.model_sha256, "wall_s": clock.now_s() - start_s}
-        )
-        folder.finish()
-    return Trial(outcome.records, outcome.stopped_by)
+    RunFolder.check(path, experiment, resume=resume)
+    with sole_writer(path):
+        folder = RunFolder.create(path, experiment, resume=resume)
+        if (finished := finished_trial(folder)) is not None:
+            return finished
+        clock = WallClock()
+        start_s = clock.now_s()
+        outcome = runner(experiment, folder, workers=workers, on_round=on_round, stop=stop)
+        if outcome.stopped_by != INTERRUPTED:
+            summary = summarise(outcome.records, experiment.run.target, outcome.stopped_by)
+            folder.save_result(
+                asdict(summary)
+                | {"model_sha256": outcome.model_sha256, "wall_s": clock.now_s() - start_s}
+            )
+            folder.finish()
+        return Trial(outcome.records, outcome.stopped_by)
 
 
 def finished_trial(folder: RunFolder) -> Trial | None:

@@ -6,6 +6,7 @@ A cell that fails does not stop the others, and a process that dies takes only i
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -136,10 +137,18 @@ def process_pools(workers: int, stop: Event) -> Iterator[Callable[[], Executor]]
 
 
 def _enter_worker(stop: Event) -> None:
-    """Leave Ctrl-C, which a terminal sends to every process, to the parent."""
+    """Leave Ctrl-C, which a terminal sends to every process, to the parent, and end with it."""
     global _stop_event
     _stop_event = stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)  # else it would train on, beside whoever is started again
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _asked_to_stop() -> bool:

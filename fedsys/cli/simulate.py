@@ -15,6 +15,7 @@ from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
 from fedsys.telemetry.comparison import Trial, compare, comparison_json
 from fedsys.telemetry.decisions import left_out_text
+from fedsys.telemetry.lock import sole_writer
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
 
@@ -101,23 +102,26 @@ def run_simulation(
 ) -> None:
     """Run with progress and print the summary; typer.Exit(130) after Ctrl-C."""
     out = console()
-    folder = RunFolder.create(path, experiment, resume=resume)
-    checkpoint = folder.load_checkpoint()
-    done = folder.records()[: checkpoint.round] if checkpoint else []
-    if resume and not quiet:
-        state = "finished already" if folder.result() else f"goes on after round {len(done)}"
-        out.print(f"{path}: {state}", soft_wrap=True)
-    progress = RunProgress(out, experiment.run.budget.rounds, done, quiet)
-    with folder.unless_refused(), stop_on_interrupt() as stop, progress:
-        trial = execute(
-            experiment,
-            path,
-            runner,
-            resume=True,
-            workers=workers,
-            on_round=progress.on_round,
-            stop=stop,
-        )
+    RunFolder.check(path, experiment, resume=resume)
+    with sole_writer(path):
+        folder = RunFolder.create(path, experiment, resume=resume)
+        checkpoint = folder.load_checkpoint()
+        done = folder.records()[: checkpoint.round] if checkpoint else []
+        if resume and not quiet:
+            state = f"goes on after round {len(done)}" if done else "begins, nothing is there yet"
+            state = "finished already" if folder.result() else state
+            out.print(f"{path}: {state}", soft_wrap=True)
+        progress = RunProgress(out, experiment.run.budget.rounds, done, quiet)
+        with folder.unless_refused(), stop_on_interrupt() as stop, progress:
+            trial = execute(
+                experiment,
+                path,
+                runner,
+                resume=True,
+                workers=workers,
+                on_round=progress.on_round,
+                stop=stop,
+            )
     summary = summarise(trial.records, experiment.run.target, trial.stopped_by)
     out.print(summary_table(summary))
     if lost := left_out_text(trial.records):

@@ -63,10 +63,19 @@ def read_records(path: Path) -> list[RoundRecord]:
     records = []
     for number, line in enumerate(_whole_lines(path), start=1):
         try:
-            records.append(_RECORD.validate_python(json.loads(line)))
+            content = json.loads(line, parse_constant=_refuse)
+            record = _RECORD.validate_python(content)
         except (ValueError, ValidationError) as error:
             raise ConfigError(f"{path}: line {number} is not a round record") from error
+        if record.round != number:
+            raise ConfigError(f"{path}: line {number} is round {record.round}")
+        records.append(record)
     return records
+
+
+def count_records(path: Path) -> int:
+    """How many whole lines there are, whatever is in them."""
+    return len(_whole_lines(path))
 
 
 def keep_records(path: Path, rounds: int) -> None:
@@ -79,6 +88,10 @@ def keep_records(path: Path, rounds: int) -> None:
     with path.open("r+b") as file:
         file.truncate(sum(len(line) for line in lines[:rounds]))
         os.fsync(file.fileno())
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no figure")
 
 
 def _whole_lines(path: Path) -> list[bytes]:

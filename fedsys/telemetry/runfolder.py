@@ -23,7 +23,13 @@ from fedsys.errors import ConfigError
 from fedsys.telemetry import checkpoint
 from fedsys.telemetry.atomic import SUFFIX, write_atomic
 from fedsys.telemetry.checkpoint import Checkpoint, Tensors
-from fedsys.telemetry.records import append_record, keep_records, read_records, sync_records
+from fedsys.telemetry.records import (
+    append_record,
+    count_records,
+    keep_records,
+    read_records,
+    sync_records,
+)
 from fedsys.types import RoundRecord
 
 EXPERIMENT = "experiment.toml"
@@ -133,7 +139,10 @@ class RunFolder:
         return (self.path / RESULT).exists()
 
     def result(self) -> dict[str, Any] | None:
-        """What the finished run said of itself; None while it is not finished."""
+        """What the finished run said of itself; None while it is not finished.
+
+        ConfigError where that is damaged, or rounds are missing that it speaks of.
+        """
         file = self.path / RESULT
         if not file.exists():
             return None
@@ -143,6 +152,13 @@ class RunFolder:
             raise ConfigError(f"{file}: not valid JSON: {error}") from error
         if not isinstance(result, dict) or "stopped_by" not in result:
             raise ConfigError(f"{file}: not the result of a run")
+        total = result.get("total")
+        rounds, there = total and total.get("rounds"), count_records(self.path / ROUNDS)
+        if rounds is not None and rounds != there:
+            raise ConfigError(
+                f"{self.path / ROUNDS}: {there} whole rounds where {RESULT} speaks of {rounds}; "
+                "remove the folder to run it again"
+            )
         return result
 
     @contextmanager
