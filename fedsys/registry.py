@@ -7,9 +7,12 @@ Lookup imports only the named file. ``package.module:Class`` names an outsider's
 import difflib
 import importlib
 import pkgutil
+import traceback
 from typing import Any
 
 from fedsys.errors import ConfigError
+
+_BESIDE = "; of a module that is not installed, set PYTHONPATH to its folder"
 
 
 def available(package: str) -> list[str]:
@@ -40,9 +43,19 @@ def load(package: str, name: str, what: str | None = None) -> Any:
         module_name, _, attribute = name.partition(":")
         try:
             return getattr(importlib.import_module(module_name), attribute)
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise ConfigError(f"{kind} '{name}' cannot be loaded: {error}") from error
+        except Exception as error:  # whatever somebody's own module does when it is imported
+            why = str(error) if isinstance(error, ImportError | AttributeError) else _at(error)
+            hint = _BESIDE if isinstance(error, ModuleNotFoundError) else ""
+            raise ConfigError(f"{kind} '{name}' cannot be loaded: {why}{hint}") from error
     names = available(package)
     if name not in names:
         raise ConfigError(f"no {kind} '{name}'; {nearest(name, names)}")
     return importlib.import_module(f"{package}.{name}").Impl
+
+
+def _at(error: Exception) -> str:
+    """What went wrong in somebody's own module, and in which line."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename} line {error.lineno}: {error.msg}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename} line {last.lineno}: {type(error).__name__}: {error}"

@@ -4,13 +4,18 @@ import math
 
 from fedsys.errors import ConfigError
 
+MOST = 2**31 - 1
+"""Larger whole numbers do not go into messages."""
+
 
 def require_whole(options: object, *names: str, least: int = 1) -> None:
-    """Raise ConfigError unless these fields are whole numbers of ``least`` or more, or None."""
+    """Raise ConfigError unless these are whole numbers from ``least`` to 2^31 - 1, or None."""
     for name in names:
         value = getattr(options, name)
         if value is not None and (type(value) is not int or value < least):
             raise ConfigError(f"{name} must be a whole number of {least} or more, got {value}")
+        if value is not None and value > MOST:
+            raise ConfigError(f"{name} must be at most {MOST}, got {value}")
 
 
 def require_between(options: object, *names: str, low: float, high: float = math.inf) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from fedsys.cli.batch import Batch, batch_of, check_cells, report_faults, trials_of
-from fedsys.cli.cells import Cell, Variant, cells_of
+from fedsys.cli.cells import MOST_SEEDS, Cell, Variant, cells_of
 from fedsys.cli.tables import check_writable, comparison_table, console, save_json, write_json
 from fedsys.config.load import load_experiment
 from fedsys.config.schema import Experiment
@@ -28,7 +28,9 @@ def ablate(
     only: Annotated[
         str, typer.Option(help="Switches to try, with commas between them; none given means all.")
     ] = "",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds from run.seed on.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=MOST_SEEDS, help="Paired seeds from run.seed on.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, overrides the file.")
     ] = None,
@@ -129,7 +131,10 @@ def worths(comparison: Comparison) -> list[str]:
 def _worth(comparison: Comparison, row: Row, ratio: Interval | None) -> str:
     name = row.label.removeprefix("without ")
     parts = []
-    if ratio is not None and ratio.identical and not ratio.unknown:
+    never = not row.reached and comparison.rows[0].reached
+    if never:
+        parts.append("is needed: without it the target is never reached")
+    elif ratio is not None and ratio.identical and not ratio.bound:
         parts.append("makes no difference in time")
     elif ratio is not None and not ratio.unknown:
         parts.append(_time_words(ratio))
@@ -143,7 +148,7 @@ def _worth(comparison: Comparison, row: Row, ratio: Interval | None) -> str:
             f"final accuracy without it is {points(abs(gain.mean), sign=False)} points {side} "
             f"(95 % interval {ends})"
         )
-    if missed := len(row.trials) - row.reached:
+    if (missed := len(row.trials) - row.reached) and not never:
         parts.append(f"{missed} of {len(row.trials)} runs miss the target without it")
     return f"{name}: {'; '.join(parts) or 'nothing can be said'}."
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -18,6 +18,8 @@ class Axis:
 
     keys: tuple[str, ...]
     values: tuple[Any, ...]
+    whole: bool = False
+    """Another setting's keys end in the same words, so that labels need all of them."""
 
     @classmethod
     def parse(cls, text: str) -> "Axis":
@@ -27,7 +29,11 @@ class Axis:
         if not equals or not all(keys):
             raise ConfigError(f"{text}: expected key=value,value, e.g. training.lr=0.03,0.1,0.3")
         found = tuple(_toml_value(value) for value in split_values(values))
-        if len(set(map(repr, found))) < len(found):
+        if any(isinstance(value, list | dict) for value in found):
+            raise ConfigError(
+                f"{text}: a value is a list or a table; write compare entries, which may have them"
+            )
+        if len(set(found)) < len(found):
             raise ConfigError(f"{text}: a value is given twice")
         if len(found) < 2:
             raise ConfigError(f"{text}: give two values or more, with commas between them")
@@ -35,14 +41,21 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """The last words of its keys: what labels call it."""
-        return "+".join(key.rsplit(".", 1)[-1] for key in self.keys)
+        """What labels call it: the last words of its keys, or the whole of them."""
+        return "+".join(key if self.whole else key.rsplit(".", 1)[-1] for key in self.keys)
 
     @property
     def is_numeric(self) -> bool:
         """Whether all values are numbers in ascending order, so that they may have a knee."""
         numbers = [v for v in self.values if isinstance(v, int | float) and not isinstance(v, bool)]
         return len(numbers) == len(self.values) and numbers == sorted(numbers)
+
+
+def parse_axes(texts: Sequence[str]) -> list[Axis]:
+    """Every ``key=a,b,c``, each with a name of its own."""
+    axes = [Axis.parse(text) for text in texts]
+    names = [axis.name for axis in axes]
+    return [replace(axis, whole=names.count(axis.name) > 1) for axis in axes]
 
 
 def combinations(axes: Sequence[Axis]) -> dict[tuple[Any, ...], Variant]:

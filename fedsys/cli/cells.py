@@ -2,12 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedsys.config.load import with_settings
+from fedsys.config.load import flattened, with_settings
 from fedsys.config.schema import Entry, Experiment
 from fedsys.errors import ConfigError
 from fedsys.registry import available, nearest
@@ -16,6 +16,7 @@ from fedsys.telemetry.runfolder import RunFolder
 _RESERVED = ("run.seed", "run.name", "run.target", "compare")
 """Set by the comparison itself, so that its runs can be compared."""
 _LONGEST_SLUG = 60
+MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,28 @@ def plan_cells(
     seeds: int,
     strategies: Sequence[str] = (),
     scene: str = "",
+    settings: Sequence[str] = (),
 ) -> list[Cell]:
     """Cells in the order of entries, then seeds; seed s of every entry is run.seed + s.
 
-    Raises ConfigError, with nothing changed on the disk, for an entry that cannot be run or a
-    folder that holds something else.
+    Raises ConfigError, with nothing changed on the disk, for an entry that cannot be run, that says
+    otherwise than ``settings`` of the command line, or a folder that holds something else.
     """
     entries = chosen_entries(experiment, strategies)
     for entry in entries:
         _check_keys(entry)
+        require_not_overridden(settings, flattened(entry.set), f"compare entry '{entry.label}'")
     variants = [(entry.label, entry.set) for entry in entries]
     return cells_of(experiment, variants, out / experiment.run.name, seeds=seeds, scene=scene)
+
+
+def require_not_overridden(settings: Sequence[str], keys: Iterable[str], what: str) -> None:
+    """Raise ConfigError for a ``--set key=value`` that would have no effect beside ``keys``."""
+    for setting in settings:
+        given = setting.partition("=")[0].strip()
+        for key in keys:
+            if given == key or given.startswith(f"{key}."):
+                raise ConfigError(f"--set {given}: {what} sets {key} itself; change it there")
 
 
 def cells_of(
@@ -140,7 +152,7 @@ def _check_labels(labels: Sequence[str], what: str) -> None:
 
 
 def _check_keys(entry: Entry) -> None:
-    for key in entry.set:
+    for key in flattened(entry.set):
         if key in _RESERVED or key.startswith("compare."):
             raise ConfigError(
                 f"compare entry '{entry.label}': {key} is the same for all; set it in the file"

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
+from threadpoolctl import threadpool_limits
 
 from fedsys.cli.tables import check_writable, console, write_json
 from fedsys.clock import WallClock
@@ -88,7 +89,8 @@ def table(
         layout = ((_SIDE, _SIDE),)
     if not x.size or not all_finite(x):
         raise ConfigError(f"{what}: {x.size} values, some NaN or infinite; nothing to measure")
-    rows = [_row(codec, x, layout, upload_s) for codec in codecs.values()]
+    with threadpool_limits(1):
+        rows = [_row(codec, x, layout, upload_s) for codec in codecs.values()]
     out = console()
     out.print(f"{what}: {x.size} parameters, link {link}", soft_wrap=True)
     out.print(_table(rows))

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fedsys.cli.batch import Batch, batch_of, check_cells, report_faults, trials_of
-from fedsys.cli.cells import Cell
+from fedsys.cli.cells import MOST_SEEDS, Cell
 from fedsys.cli.hindsight import CODECS, EPOCHS, Grid, grid_rows, oracles
 from fedsys.cli.scenes import Goal, Scene, load_scenes
 from fedsys.cli.tables import (
@@ -36,7 +36,9 @@ def compare_command(
     files: Annotated[
         list[Path], typer.Argument(help="Experiments, TOML files or folders of them: the scenes.")
     ],
-    seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds from run.seed on.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=MOST_SEEDS, help="Paired seeds from run.seed on.")
+    ] = None,
     strategies: Annotated[
         str,
         typer.Option(
@@ -88,6 +90,9 @@ def _check(
     scenes: Sequence[Scene], goal: Goal, planned: Mapping[str, Sequence[Cell]], *, with_oracle: bool
 ) -> None:
     """Raise ConfigError for anything that would fail, or mean nothing, once runs have begun."""
+    alone = [s.name for s in scenes if len({c.label for c in s.cells}) < 2 and not with_oracle]
+    if alone:
+        raise ConfigError(f"{alone[0]}: one strategy only; a comparison needs two, or --oracle")
     aimless = [s.name for s in scenes if s.experiment.run.target is None and goal.share is None]
     if aimless and (with_oracle or len(scenes) > 1):
         raise ConfigError(f"{aimless[0]}: needs a target, run.target or --target, to compare times")

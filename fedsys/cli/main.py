@@ -3,6 +3,7 @@
 Bad input is one line and exit code 2, another failure one line and 1, Ctrl-C 130.
 """
 
+import errno
 import sys
 from typing import Annotated
 
@@ -58,6 +59,9 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 @app.callback()
 def root(
     version: Annotated[
@@ -86,6 +90,14 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(str(error), 2)
     except FedsysError as error:
         return _fail(str(error), 1)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        told = "what is finished is kept: make room and go on (simulate and run: with --resume)"
+        return _fail(f"{where}{error.strerror}; {told}", 1)
     except (KeyboardInterrupt, click.Abort):
         code = 130
     if code == 130:

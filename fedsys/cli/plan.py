@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 from rich.text import Text
+from threadpoolctl import threadpool_limits
 
 from fedsys.cli.axes import split_values
 from fedsys.cli.batch import check_cells
@@ -68,6 +69,7 @@ def plan(
     found = _rehearse(screen, {**candidates, **by_codec}, rounds)
     drawn_up = Plan(
         file,
+        set_ or [],
         experiment,
         [found[label] for label in candidates],
         [found[label] for label in by_codec],
@@ -82,11 +84,20 @@ class Plan:
     """All that was found."""
 
     file: Path
+    settings: Sequence[str]
+    """What the command line set beside the file."""
     experiment: Experiment
     candidates: Sequence[Forecast]
     by_codec: Sequence[Forecast]
     pair: tuple[str, str] | None
     """Labels of the two to decide between; None takes the two most promising."""
+
+    @property
+    def keeps_strategy(self) -> bool:
+        """Whether codecs are looked at under the file's own strategy, which chooses none."""
+        from strategies.server_app import controller_for
+
+        return not controller_for(self.experiment).chooses_codecs
 
     def decision(self) -> Decision | None:
         """What would decide; None where there are no two candidates."""
@@ -101,7 +112,7 @@ def plan_json(found: Plan) -> dict[str, Any]:
     """What ``--json`` writes: every client of every way, and the decision."""
     decision = found.decision()
     told = None
-    if decision is not None:
+    if decision is not None and (decision.first.round_s or decision.second.round_s):
         told = {
             "candidates": [decision.first.label, decision.second.label],
             "time_ratio": decision.time_ratio,
@@ -186,7 +197,8 @@ def _rehearse(screen: Console, planned: dict[str, Experiment], rounds: int) -> d
         key = experiment.model_dump_json(include={"run", "task", "partition"})
         if key not in stages:
             stages[key] = Stage.of(experiment)
-        records = rehearse(experiment, stages[key], rounds)
+        with threadpool_limits(1):  # many small sums: threads would cost more than they bring
+            records = rehearse(experiment, stages[key], rounds)
         one = forecast(
             label,
             records,
@@ -202,7 +214,8 @@ def _rehearse(screen: Console, planned: dict[str, Experiment], rounds: int) -> d
 
 def _show(screen: Console, found: Plan) -> None:
     screen.print(_forecast_table("candidate", found.candidates))
-    screen.print(_forecast_table("codec, both ways", found.by_codec))
+    aside = "codec, both ways" if found.keeps_strategy else "codec, both ways; fixed, 1 epoch"
+    screen.print(_forecast_table(aside, found.by_codec))
     screen.print(_node_table(found.candidates[0]))
     for line in _words(found):
         screen.print(line)
@@ -277,6 +290,8 @@ def _words(found: Plan) -> list[str]:
 
 def _decision_words(found: Plan, decision: Decision) -> list[str]:
     first, second = decision.first.label, decision.second.label
+    if not decision.first.round_s and not decision.second.round_s:
+        return [f"Rounds of {first} and {second} take no time here: nothing to decide."]
     lines = [
         f"{first} is sooner than {second} if it needs less than {number(decision.break_even)} "
         f"times the rounds; {number(decision.expected_rounds)} times are expected, so "
@@ -304,4 +319,6 @@ def _command(found: Plan, decision: Decision) -> str | None:
     labels = [one.label for one in (decision.first, decision.second)]
     names = ",".join(slug(label) if "," in label else label for label in labels)
     file = shlex.quote(str(found.file))
-    return f"fedsys compare {file} --strategies {shlex.quote(names)} --seeds {decision.seeds}"
+    settings = "".join(f" --set {shlex.quote(setting)}" for setting in found.settings)
+    choice = f"--strategies {shlex.quote(names)} --seeds {decision.seeds}"
+    return f"fedsys compare {file} {choice}{settings}"

@@ -28,7 +28,7 @@ def report(
     """Write a page with table, verdict, plots and decisions; the first run is the baseline."""
     check_writable(out, "--out")
     check_writable(json, "--json")
-    comparison = read_comparison(runs, target)
+    comparison, unfinished = read_comparison(runs, target)
     from fedsys.telemetry.report import write_report
 
     page = out or (runs[0] if len(runs) == 1 else runs[0].parent) / "report.html"
@@ -36,20 +36,28 @@ def report(
     lines = verdict(comparison)
     screen = console()
     screen.print(comparison_table(comparison))
-    for line in lines:
-        screen.print(line)
+    for line in (*lines, *unfinished):
+        screen.print(line, soft_wrap=True)
     screen.print(f"report: {page}", soft_wrap=True)
     write_json(json, comparison_json(comparison, lines))
 
 
-def read_comparison(paths: Sequence[Path], target: float | None) -> Comparison:
-    """The runs in ``paths``, those of one name in one row."""
-    if target is not None and target <= 0:
+def read_comparison(paths: Sequence[Path], target: float | None) -> tuple[Comparison, list[str]]:
+    """The runs in ``paths``, those of one name in one row, and a line on what is not finished.
+
+    Where there are several rows, that is in none of them: it would count as one that missed the
+    target.
+    """
+    if target is not None and not 0 < target <= 1:
         raise ConfigError(f"--target {target:g}: must be above 0, at most 1")
     folders = [(run, names) for path in paths for run, names in _runs_in(path)]
     targets = {folder.experiment.run.target for folder, _ in folders}
     if target is None and len(targets) > 1:
         raise ConfigError("the runs have different targets; say which with --target")
+    open_runs = [folder for folder, _ in folders if not folder.has_result]
+    if len({label for _, label in folders}) > 1 and len(open_runs) < len(folders):
+        folders = [(folder, label) for folder, label in folders if folder.has_result]
+    budgets = {folder.experiment.run.budget for folder, _ in folders}
     trials: dict[str, dict[int, Trial]] = {}
     for folder, label in folders:
         seed = folder.experiment.run.seed
@@ -58,7 +66,13 @@ def read_comparison(paths: Sequence[Path], target: float | None) -> Comparison:
         stopped_by = (folder.result() or {}).get("stopped_by", INTERRUPTED)
         trials[label][seed] = Trial(folder.records(), str(stopped_by))
     name = paths[0].resolve().name if len(paths) == 1 else ", ".join(trials)
-    return compare(name, targets.pop() if target is None else target, trials)
+    comparison = compare(
+        name,
+        targets.pop() if target is None else target,
+        trials,
+        budget=budgets.pop() if len(budgets) == 1 else None,
+    )
+    return comparison, [f"not finished: {folder.path}" for folder in open_runs]
 
 
 def _runs_in(path: Path) -> list[tuple[RunFolder, str]]:

@@ -87,31 +87,21 @@ def load_scenes(
         if given is not None:
             compare = experiment.compare.model_copy(update={"entries": given})
             experiment = experiment.model_copy(update={"compare": compare})
-        cells = _cells(experiment, out, seeds, strategies, file, several=len(files) > 1)
+        scene = experiment.run.name if len(files) > 1 else ""
+        try:
+            cells = plan_cells(
+                experiment,
+                out,
+                seeds=seeds or experiment.compare.seeds,
+                strategies=strategies,
+                scene=scene,
+                settings=settings,
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}" if scene else str(error)) from error
         scenes.append(Scene(experiment, cells, out / experiment.run.name))
     _check(scenes)
     return scenes
-
-
-def _cells(
-    experiment: Experiment,
-    out: Path,
-    seeds: int | None,
-    strategies: Sequence[str],
-    file: Path,
-    *,
-    several: bool,
-) -> list[Cell]:
-    try:
-        return plan_cells(
-            experiment,
-            out,
-            seeds=seeds or experiment.compare.seeds,
-            strategies=strategies,
-            scene=experiment.run.name if several else "",
-        )
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}" if several else str(error)) from error
 
 
 def _check(scenes: Sequence[Scene]) -> None:

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedsys.cli.axes import Axis, combinations
+from fedsys.cli.axes import Axis, combinations, parse_axes
 from fedsys.cli.batch import Batch, batch_of, check_cells, report_faults, trials_of
-from fedsys.cli.cells import Cell, Variant, cells_of
+from fedsys.cli.cells import MOST_SEEDS, Cell, Variant, cells_of, require_not_overridden
 from fedsys.cli.tables import check_writable, comparison_table, console, save_json, write_json
 from fedsys.config.load import load_experiment
 from fedsys.config.schema import Experiment
@@ -20,7 +20,7 @@ from fedsys.telemetry.comparison import MEASURES, Comparison, Row, compare, comp
 from fedsys.telemetry.figures import number
 from fedsys.telemetry.hindsight import best_row
 from fedsys.telemetry.knee import knee
-from fedsys.telemetry.verdict import cost_words, pairs_words
+from fedsys.telemetry.verdict import cost_words, pairs_words, told_apart
 
 
 def sweep(
@@ -31,7 +31,9 @@ def sweep(
     by: Annotated[
         str, typer.Option(help=f"Cost whose knee is marked: {', '.join(MEASURES)}.")
     ] = "seconds",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Paired seeds from run.seed on.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=MOST_SEEDS, help="Paired seeds from run.seed on.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, overrides the file.")
     ] = None,
@@ -46,6 +48,7 @@ def sweep(
     check_writable(json, "--json")
     experiment = load_experiment(file, set_ or [])
     plan = plan_sweep(experiment, axes, by)
+    require_not_overridden(set_ or [], plan.keys, "the sweep")
     folder = out / f"{experiment.run.name}-sweep"
     variants = list(plan.variants.values())
     seeds = seeds or experiment.compare.seeds
@@ -63,6 +66,11 @@ class Sweep:
     variants: Mapping[tuple[Any, ...], Variant]
     measure: str
 
+    @property
+    def keys(self) -> list[str]:
+        """Every key that it sets."""
+        return [key for axis in self.axes for key in axis.keys]
+
     def along(self, axis: int, at: Sequence[Any]) -> list[str]:
         """Labels over the values of one axis, the others as in ``at``."""
         values: list[Sequence[Any]] = [(value,) for value in at]
@@ -76,7 +84,7 @@ def plan_sweep(experiment: Experiment, axes: Sequence[str], by: str) -> Sweep:
         raise ConfigError(f"--by {by}: choose from {', '.join(MEASURES)}")
     if experiment.run.target is None:
         raise ConfigError("sweep: costs are those to the target; set run.target")
-    parsed = [Axis.parse(axis) for axis in axes]
+    parsed = parse_axes(axes)
     keys = [key for axis in parsed for key in axis.keys]
     for key in keys:
         if keys.count(key) > 1:
@@ -154,15 +162,15 @@ def _knee(comparison: Comparison, rows: Sequence[Row], axis: Axis, measure: str)
 
 def _best_words(comparison: Comparison, best: Row) -> str:
     """The soonest value, and how sure that is against the first."""
-    first = comparison.rows[0]
+    first, alike = comparison.rows[0], told_apart(comparison, best)
     if best is first:
-        return f"Soonest at the target: {best.label}, the first value."
+        return f"Soonest at the target: {best.label}, the first value{alike}."
     ratio = comparison.ratio(best, "seconds", first)
     if ratio is None:
-        return f"Soonest at the target: {best.label}."
+        return f"Soonest at the target: {best.label}{alike}."
     words = cost_words(ratio, "time")
     return (
-        f"Soonest at the target: {best.label}; against {first.label}, "
+        f"Soonest at the target: {best.label}{alike}; against {first.label}, "
         f"{pairs_words(ratio.pairs)}: {words}."
     )
 

@@ -33,6 +33,8 @@ def parse_experiment(text: str, settings: Sequence[str] = (), *, where: str) -> 
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where}: not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{where}: not valid TOML: brackets in brackets without end") from error
     for setting in settings:
         _apply(tree, *_split(setting))
     return experiment_from(tree, where)
@@ -41,9 +43,23 @@ def parse_experiment(text: str, settings: Sequence[str] = (), *, where: str) -> 
 def with_settings(experiment: Experiment, settings: Mapping[str, Any], where: str) -> Experiment:
     """``experiment`` with dotted keys set to new values and everything checked again."""
     tree = _plain(experiment)
-    for key, value in settings.items():
+    for key, value in flattened(settings).items():
         _apply(tree, key, value)
     return experiment_from(tree, where)
+
+
+def flattened(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys for sections written as tables: ``run = { target = 1 }`` is ``run.target``.
+
+    A section given whole would reset its other keys. Options are no section: they are one value.
+    """
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and _is_section(key):
+            found |= flattened({f"{key}.{name}": inner for name, inner in value.items()})
+        else:
+            found[key] = value
+    return found
 
 
 def experiment_from(tree: Mapping[str, Any], where: str) -> Experiment:
@@ -111,6 +127,16 @@ def _model_at(path: Sequence[str]) -> type[BaseModel]:
         if part in model.model_fields:
             model = _section_in(model.model_fields[part].annotation) or model
     return model
+
+
+def _is_section(key: str) -> bool:
+    model: type[BaseModel] = Experiment
+    for part in key.split("."):
+        section = part in model.model_fields and _section_in(model.model_fields[part].annotation)
+        if not section:
+            return False
+        model = section
+    return True
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:

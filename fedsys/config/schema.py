@@ -12,14 +12,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+Rate = Annotated[float, Field(ge=1e-3, allow_inf_nan=False)]
+"""Of a server's link in Mbit/s: below a kilobit a second no round ever ends."""
 Options = dict[str, Any]
 
 
 class Section(BaseModel):
     """Frozen, and without room for a key that nobody reads."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants"
+    )
 
 
 class Budget(Section):
@@ -135,9 +139,9 @@ class Network(Section):
 
     link: str = "lan"
     options: Options = {}
-    server_up_mbps: Positive | None = None
+    server_up_mbps: Rate | None = None
     """Rate at which the server can send to all clients together; None is unlimited."""
-    server_down_mbps: Positive | None = None
+    server_down_mbps: Rate | None = None
     dropout_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Chance that a client vanishes after it was asked to take part in a round."""
 

@@ -19,6 +19,8 @@ from fedsys.telemetry.statistics import (
 from fedsys.telemetry.summary import Summary, summarise
 from fedsys.types import RoundRecord
 
+AT_TARGET = "target"
+"""``stopped_by`` of a run that ended when it met its target."""
 MEASURES = ("seconds", "uplink_bytes", "downlink_bytes", "rounds")
 
 
@@ -103,8 +105,17 @@ class Comparison:
         return paired_ratio([ours[s] for s in pairs], [theirs[s] for s in pairs])
 
     def gain(self, row: Row) -> Interval | None:
-        """``row`` minus the baseline in final metric, over the seeds that both have."""
-        pairs = sorted(row.finals.keys() & self.rows[0].finals.keys())
+        """``row`` minus the baseline in final metric, over the seeds that both have.
+
+        Where one of them stopped at the target, the metric tells only how far its last round went
+        beyond, and such a pair is left out.
+        """
+        base = self.rows[0]
+        pairs = sorted(
+            seed
+            for seed in row.finals.keys() & base.finals.keys()
+            if AT_TARGET not in (row.trials[seed].stopped_by, base.trials[seed].stopped_by)
+        )
         if not pairs:
             return None
         return paired_difference([row.finals[s] - self.rows[0].finals[s] for s in pairs])

@@ -42,7 +42,8 @@ def cost_text(spread: Spread, measure: str) -> str:
     high = f"{mark if spread.high_censored else ''}{write(spread.high * scale)}"
     if spread.low == spread.high and spread.high_censored == spread.median_censored:
         return median
-    return f"{median} [{write(spread.low * scale)}..{high}]"
+    low = f"{mark if spread.low_censored else ''}{write(spread.low * scale)}"
+    return f"{median} [{low}..{high}]"
 
 
 def final_text(spread: Spread | None) -> str:
@@ -58,5 +59,6 @@ def ratio_text(ratio: Interval | None) -> str:
     """A ratio to the baseline, ``0.12x``; ``*`` where it is not significant."""
     if ratio is None or ratio.unknown:
         return MISSING
-    mark = "" if ratio.significant or ratio.identical else "*"
+    is_known = ratio.significant or (ratio.identical and not ratio.bound)
+    mark = "" if is_known else "*"
     return f"{ratio.bound}{number(ratio.mean)}x{mark}"

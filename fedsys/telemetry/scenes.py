@@ -28,9 +28,11 @@ class Standing:
     known: tuple[str, ...]
     """Scenes whose ratio of seconds is known."""
     lost: tuple[str, ...]
-    """Scenes in which the mean ratio of seconds is above 1 ..."""
+    """Scenes in which the mean ratio of seconds is above 1, or only the baseline got there ..."""
     lost_clearly: tuple[str, ...]
     """... and those of them in which that is significant."""
+    missed: tuple[str, ...]
+    """Scenes in which the baseline reached the target and it never did."""
     won_clearly: tuple[str, ...]
 
     @property
@@ -86,7 +88,10 @@ class Scenes:
             )
             for kind in self.kinds
         }
-        lost = tuple(name for name, ratio in seconds.items() if ratio.mean > 1)
+        missed = tuple(
+            scene.name for scene, row in rows if not row.reached and scene.rows[0].reached
+        )
+        lost = tuple(name for name, r in seconds.items() if r.mean > 1 or name in missed)
         clear = {name for name, ratio in seconds.items() if ratio.significant}
         won = (name for name in seconds if name in clear and name not in lost)
         return Standing(
@@ -96,6 +101,7 @@ class Scenes:
             known=tuple(seconds),
             lost=lost,
             lost_clearly=tuple(name for name in lost if name in clear),
+            missed=missed,
             won_clearly=tuple(won),
         )
 
@@ -129,6 +135,7 @@ def _standing_json(standing: Standing) -> dict[str, Any]:
         "known_scenes": list(standing.known),
         "lost_scenes": list(standing.lost),
         "clearly_lost_scenes": list(standing.lost_clearly),
+        "missed_scenes": list(standing.missed),
         "clearly_won_scenes": list(standing.won_clearly),
         "lost_fraction": standing.lost_fraction,
     }

@@ -49,6 +49,7 @@ class Spread:
     median_censored: bool = False
     """The median run did not get there."""
     high_censored: bool = False
+    low_censored: bool = False
     assumed: bool = False
     """A censored run counts with more than it spent."""
 
@@ -88,6 +89,7 @@ def spread(scores: Sequence[Score]) -> Spread:
         high=ranked[-1][1],
         median_censored=censored,
         high_censored=ranked[-1][0],
+        low_censored=ranked[0][0],
         assumed=any(score.assumed for score in scores),
     )
 

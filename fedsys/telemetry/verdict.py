@@ -91,11 +91,13 @@ def _against_baseline(comparison: Comparison, row: Row) -> str:
     known = [interval for interval in (seconds, uplink, gain) if interval is not None]
     if not known:
         return f"{row.label}: no seed in common with {base}, so nothing can be said."
-    if all(interval.identical and not interval.unknown for interval in known):
+    if all(interval.identical and not interval.bound for interval in known):
         return f"{row.label}: no difference from {base}; all {known[0].pairs} pairs are equal."
     parts = []
     if seconds is not None and seconds.unknown:
         parts.append("neither reached the target")
+    elif not row.reached and comparison.rows[0].reached:
+        parts.append("it never reached the target")
     elif seconds is not None and uplink is not None:
         parts += [cost_words(seconds, "time"), cost_words(uplink, "uplink bytes")]
         if missed := len(row.trials) - row.reached:
@@ -125,6 +127,8 @@ def _over_scenes(base: str, standing: Standing, scenes: int) -> str:
         return f"{standing.label}: neither it nor {base} reached a target in any scene."
     known = len(standing.known)
     words = [cost_words(seconds, "time"), cost_words(uplink, "uplink bytes")]
+    if standing.missed:
+        words.append(f"it never reached the target in {len(standing.missed)} of them")
     lost = f"{len(standing.lost)} of {known} scenes are lost"
     if standing.lost:
         lost += f", {len(standing.lost_clearly)} of them significantly"
@@ -148,11 +152,23 @@ def _on_the_whole(comparison: Comparison) -> str:
     if comparison.target is None:
         return "No target is set (run.target), so only final accuracy is compared."
     faster = [
-        (ratio.mean, row.label)
-        for row in others
+        (ratio.mean, place)
+        for place, row in enumerate(others)
         if (ratio := comparison.ratio(row, "seconds")) and ratio.significant and ratio.mean < 1
     ]
     goal = f"{percent(comparison.target)} % accuracy"
     if not faster:
         return f"No strategy reaches {goal} significantly sooner than {base.label}."
-    return f"Soonest at {goal}: {min(faster)[1]}."
+    best = others[min(faster)[1]]
+    return f"Soonest at {goal}: {best.label}{told_apart(comparison, best)}."
+
+
+def told_apart(comparison: Comparison, best: Row) -> str:
+    """Names those that may be as soon as the soonest; empty where there are none."""
+    alike = [
+        row.label
+        for row in comparison.rows
+        if row is not best and row.reached
+        if (ratio := comparison.ratio(row, "seconds", best)) and not ratio.significant
+    ]
+    return f" (not significantly sooner than {', '.join(alike)})" if alike else ""

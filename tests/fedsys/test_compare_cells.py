@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import typer
 
-from fedsys.cli.batch import Batch
+from fedsys.cli.batch import Batch, is_finished
 from fedsys.cli.cells import plan_cells, slug
 from fedsys.cli.compare import run_scenes
 from fedsys.cli.execution import INTERRUPTED
@@ -153,7 +153,8 @@ def test_a_run_that_used_no_update_says_why(tmp_path, capsys):
 
 def test_report_reads_the_same_comparison_from_the_folders(tmp_path):
     compare(tmp_path)
-    again = read_comparison([tmp_path / "demo"], None)
+    again, unfinished = read_comparison([tmp_path / "demo"], None)
+    assert unfinished == []
     assert [row.label for row in again.rows] == ["Plain (fp32)", "Fast, 5 epochs"]
     assert (again.name, again.target, again.seeds) == ("demo", 0.9, [5, 6, 7])
     ratio = again.ratio(again.rows[1], "seconds")
@@ -338,5 +339,56 @@ def test_interrupted_runs_can_be_reported(tmp_path):
     cell = plan(tmp_path)[0]
     finish(cell)
     (cell.path / "result.json").unlink()
-    row = read_comparison([cell.path], None).rows[0]
-    assert row.trials[5].stopped_by == INTERRUPTED
+    alone, unfinished = read_comparison([cell.path], None)
+    assert alone.rows[0].trials[5].stopped_by == INTERRUPTED
+    assert unfinished == [f"not finished: {cell.path}"]
+
+
+def test_beside_others_a_run_that_is_not_finished_is_named_and_not_judged(tmp_path):
+    compare(tmp_path)
+    cell = plan(tmp_path)[0]
+    (cell.path / "result.json").unlink()
+    found, unfinished = read_comparison([tmp_path / "demo"], None)
+    assert sorted(found.rows[0].trials) == [6, 7]
+    assert unfinished == [f"not finished: {cell.path}"]
+
+
+@pytest.mark.parametrize("damage", ["", "one line less", "torn", "doubled"])
+def test_a_finished_run_whose_rounds_are_lost_is_not_judged(tmp_path, damage):
+    cell = plan(tmp_path)[0]
+    finish(cell)
+    rounds = cell.path / "rounds.jsonl"
+    lines = rounds.read_bytes().splitlines(keepends=True)
+    kept = {
+        "": b"",
+        "one line less": b"".join(lines[1:]),
+        "torn": b"".join(lines)[:-1],
+        "doubled": b"".join(line + line for line in lines),
+    }
+    rounds.write_bytes(kept[damage])
+    with pytest.raises(ConfigError, match=r"whole rounds where result\.json speaks of"):
+        is_finished(cell)
+
+
+def test_a_set_that_an_entry_overrides_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"--set codec.uplink: .* sets codec.uplink itself"):
+        plan_cells(
+            with_settings(
+                EXPERIMENT,
+                {"compare.entries": [{"label": "a", "set": {"codec.uplink": "int8"}}]},
+                "test",
+            ),
+            tmp_path,
+            seeds=1,
+            settings=["codec.uplink=int4"],
+        )
+
+
+def test_sections_of_an_entry_written_as_tables_keep_their_other_keys(tmp_path):
+    entry = {"label": "a", "set": {"training": {"momentum": 0.5}}}
+    base = with_settings(EXPERIMENT, {"training.lr": 0.03, "compare.entries": [entry]}, "test")
+    (cell,) = plan_cells(base, tmp_path, seeds=1)
+    assert (cell.experiment.training.lr, cell.experiment.training.momentum) == (0.03, 0.5)
+    entry["set"] = {"run": {"target": 0.2}}
+    with pytest.raises(ConfigError, match=r"run.target is the same for all"):
+        plan_cells(with_settings(base, {"compare.entries": [entry]}, "test"), tmp_path, seeds=1)

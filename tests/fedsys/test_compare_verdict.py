@@ -12,7 +12,7 @@ from fedsys.telemetry.verdict import verdict
 from fedsys.types import RoundPlan, RoundRecord
 
 
-def run(seconds, uplink_bytes, final, stop="target"):
+def run(seconds, uplink_bytes, final, stop="rounds"):
     """Two rounds, the target of 0.9 met in the second when ``final`` allows it."""
     plan = RoundPlan(round=1, clients=(), downlink="none", deadline_s=None, reason="")
     rounds = [
@@ -79,13 +79,32 @@ def test_cheap_runs_that_never_reach_the_target_do_not_win():
     gave_up = {seed: run(1, 2, 0.5, "rounds") for seed in BASE}
     comparison = compare("x", 0.9, {"plain": BASE, "gave up": gave_up})
     line, whole = verdict(comparison)
-    assert "3 of 3 runs never reached the target" in line
-    assert "no significant difference in time" in line
+    assert "it never reached the target; final accuracy" in line
+    assert "no significant difference" not in line
+    assert ratio_text(comparison.ratio(comparison.rows[1], "seconds")) == ">1.00x*"
     assert whole.startswith("No strategy")
     row = comparison_json(comparison, [])["rows"][1]
     assert row["seconds_to_target"] is None
     assert row["seconds_to_target_scored"] == 1
     assert row["reached_target"] == 0
+
+
+def test_who_is_as_soon_as_the_soonest_is_named():
+    alike = {1: run(9, 20, 0.91), 2: run(14, 20, 0.912), 3: run(9.4, 20, 0.92)}
+    rows = {"plain": BASE, "b": FAST, "a": FAST, "alike": alike}
+    assert verdict(compare("x", 0.9, rows))[-1] == (
+        "Soonest at 90.0 % accuracy: b (not significantly sooner than a, alike)."
+    )
+
+
+def test_runs_that_stopped_at_the_target_say_nothing_of_final_accuracy():
+    """Their last metric is how far one round went beyond it."""
+    stopped = {seed: run(10, 20, 0.99, "target") for seed in BASE}
+    line, _ = verdict(compare("x", 0.9, {"plain": BASE, "stopped": stopped}))
+    assert "accuracy" not in line
+    some = {**stopped, 3: run(10, 20, 0.95)}
+    comparison = compare("x", 0.9, {"plain": BASE, "some": some})
+    assert comparison.gain(comparison.rows[1]).pairs == 1
 
 
 def test_two_that_never_arrive_are_not_called_equal():

@@ -34,7 +34,9 @@ def test_a_run_that_never_got_there_ranks_behind_all_that_did():
     gave_up_early = Score(10, censored=True)
     assert spread([gave_up_early, *scores(50, 70)]) == Spread(70, 50, 70, False, True)
     assert spread([gave_up_early, gave_up_early, Score(50)]) == Spread(50, 50, 50, True, True)
-    assert spread([gave_up_early, Score(30, censored=True)]) == Spread(20, 10, 30, True, True)
+    assert spread([gave_up_early, Score(30, censored=True)]) == Spread(
+        20, 10, 30, median_censored=True, high_censored=True, low_censored=True
+    )
 
 
 def test_geometric_mean_cancels_twice_and_half():
