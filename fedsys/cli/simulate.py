@@ -108,7 +108,8 @@ def run_simulation(
         checkpoint = folder.load_checkpoint()
         done = folder.records()[: checkpoint.round] if checkpoint else []
         if resume and not quiet:
-            state = f"goes on after round {len(done)}" if done else "begins, nothing is there yet"
+            state = "begins: nothing is there to go on with"
+            state = f"goes on after round {len(done)}" if checkpoint else state
             state = "finished already" if folder.result() else state
             out.print(f"{path}: {state}", soft_wrap=True)
         progress = RunProgress(out, experiment.run.budget.rounds, done, quiet)
