@@ -108,7 +108,7 @@ def run_ablation(
         run = experiment.run
         comparison = compare(f"{run.name}-ablate", run.target, trials, budget=run.budget)
         lines = worths(comparison)
-        screen.print(comparison_table(comparison))
+        screen.print(comparison_table(comparison, screen.width))
         for line in lines:
             screen.print(line)
         from fedsys.telemetry.report import write_report

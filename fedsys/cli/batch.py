@@ -35,6 +35,8 @@ class Batch:
         todo = [cell for cell in cells if not is_finished(cell)]
         if len(todo) < len(cells):
             screen.print(f"{len(cells) - len(todo)} of {len(cells)} runs are finished already")
+        if not todo:
+            return {}
         with CellsProgress(screen, len(todo)) as progress:
 
             def on_tick(running: list[Cell]) -> None:

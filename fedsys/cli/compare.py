@@ -166,7 +166,7 @@ def _publish(
         save_json(folders[name] / COMPARISON, comparison_json(comparison, verdicts[name]))
     if len(scenes) == 1:
         for name, comparison in found.items():
-            screen.print(comparison_table(comparison))
+            screen.print(comparison_table(comparison, screen.width))
             if comparison.share is not None:
                 screen.print(target_text(comparison))
             for line in verdicts[name]:

@@ -35,7 +35,7 @@ def report(
     write_report(page, comparison)
     lines = verdict(comparison)
     screen = console()
-    screen.print(comparison_table(comparison))
+    screen.print(comparison_table(comparison, screen.width))
     for line in (*lines, *unfinished):
         screen.print(line, soft_wrap=True)
     screen.print(f"report: {page}", soft_wrap=True)

@@ -111,7 +111,7 @@ def run_sweep(
         run = experiment.run
         comparison = compare(f"{run.name}-sweep", run.target, trials, budget=run.budget)
         lines, knees = judge(comparison, plan)
-        screen.print(comparison_table(comparison))
+        screen.print(comparison_table(comparison, screen.width))
         for line in lines:
             screen.print(line)
         _write(folder / "report.html", comparison, plan, knees)

@@ -19,6 +19,14 @@ from fedsys.telemetry.summary import Cost, Summary
 
 _WIDTH = 140
 """Columns where there is no terminal to say."""
+_ALL_FIT = 120
+"""Columns that a comparison needs for all its figures."""
+_HEADS = {
+    "seconds": "seconds\nto target",
+    "uplink_bytes": "uplink MB\nto target",
+    "downlink_bytes": "downlink MB\nto target",
+    "rounds": "rounds\nto target",
+}
 
 
 def console() -> Console:
@@ -53,19 +61,22 @@ def summary_table(summary: Summary) -> Table:
     return table
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """One row a strategy: medians, extremes below them, ratios to the first row."""
+def comparison_table(comparison: Comparison, width: int = _WIDTH) -> Table:
+    """One row a strategy: medians, extremes below them, ratios to the first row.
+
+    A narrow screen has no downlink and no rounds, so that no figure is cut off.
+    """
+    shown = MEASURES if width >= _ALL_FIT else MEASURES[:2]
+    names = ["final\naccuracy %", *(_HEADS[measure] for measure in shown)]
     table = Table(show_lines=True)
     table.add_column("strategy", overflow="fold")
-    for name in ("final\naccuracy %", "seconds\nto target", "uplink MB\nto target"):
-        table.add_column(name, justify="right")
-    for name in ("downlink MB\nto target", "rounds\nto target", "time\nratio", "uplink\nratio"):
-        table.add_column(name, justify="right")
+    for name in (*names, "time\nratio", "uplink\nratio"):
+        table.add_column(name, justify="right", overflow="fold")
     named = [(row.label, row) for row in comparison.rows]
     named += [(f"{kind}: {row.label}", row) for kind, row in comparison.oracles.items()]
     for index, (name, row) in enumerate(named):
         cells = [final_text(row.final())]
-        cells += [cost_text(row.to_target(measure), measure) for measure in MEASURES]
+        cells += [cost_text(row.to_target(measure), measure) for measure in shown]
         ratios = [comparison.ratio(row, measure) for measure in ("seconds", "uplink_bytes")]
         cells += [ratio_text(ratio) if index else "1" for ratio in ratios]
         table.add_row(Text(name), *[Text(cell.replace(" [", "\n[")) for cell in cells])

@@ -4,6 +4,7 @@ The strategy above sees plain records and does not know that they were packed; t
 packets and does not know what is in them.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,9 @@ class _Note:
     """The model as the client got it, float32 [n]."""
     owed: F32 | None
     """The strategy's model minus that, float32 [n]; None where the client got it bit for bit."""
+
+
+_LOG = logging.getLogger(__name__)
 
 
 class CodecGrid(Grid):
@@ -76,6 +80,8 @@ class CodecGrid(Grid):
         self._owed: F32 | None = None
         self._notes: dict[str, _Note] = {}
         self._asked: dict[int, int] = {}
+        self._has_read = False
+        """Whether any client has answered with a packet, or it was said that none has."""
 
     def set_run(self, run: Run) -> None:
         """Passed on."""
@@ -173,8 +179,16 @@ class CodecGrid(Grid):
         if reply.has_error():
             if note is not None:
                 note.codec.forget(note.node)
+                if not self._has_read:
+                    self._has_read = True
+                    _LOG.warning(
+                        "node %d failed: %s (CodecGrid needs ClientApp(mods=[codec_mod]) there)",
+                        note.node,
+                        reply.error.reason,
+                    )
             return reply
         found = unwrap(reply.content)
+        self._has_read |= found is not None
         if note is not None:
             note.codec.seen(note.node, note.version)
         if found is None:

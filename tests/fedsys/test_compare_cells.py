@@ -1,5 +1,6 @@
 """``fedsys compare``: cells are paired, checked first, kept when finished, and fail alone."""
 
+import io
 import json
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import typer
+from rich.console import Console
 
 from fedsys.cli.batch import Batch, is_finished
 from fedsys.cli.cells import plan_cells, slug
@@ -18,7 +20,7 @@ from fedsys.cli.execution import INTERRUPTED
 from fedsys.cli.pool import process_pools, run_cells
 from fedsys.cli.report import read_comparison
 from fedsys.cli.scenes import Scene
-from fedsys.cli.tables import console, save_json
+from fedsys.cli.tables import comparison_table, console, save_json
 from fedsys.config.load import parse_experiment, with_settings
 from fedsys.errors import ConfigError
 from fedsys.telemetry.runfolder import RunFolder
@@ -392,3 +394,14 @@ def test_sections_of_an_entry_written_as_tables_keep_their_other_keys(tmp_path):
     entry["set"] = {"run": {"target": 0.2}}
     with pytest.raises(ConfigError, match=r"run.target is the same for all"):
         plan_cells(with_settings(base, {"compare.entries": [entry]}, "test"), tmp_path, seeds=1)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_no_figure_of_the_table_is_cut_off_on_a_narrow_screen(tmp_path, width):
+    compare(tmp_path)
+    comparison, _ = read_comparison([tmp_path / "demo"], None)
+    screen = Console(width=width, record=True, file=io.StringIO())
+    screen.print(comparison_table(comparison, width))
+    text = screen.export_text()
+    assert "…" not in text
+    assert ("downlink" in text) == (width > 120)

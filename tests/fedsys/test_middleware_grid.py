@@ -316,7 +316,7 @@ def test_a_client_that_raises_is_an_error_reply_and_gets_the_whole_model_next(tm
     assert sizes[3] < sizes[0] / 2
 
 
-def test_a_client_without_the_mod_fails_by_name_and_does_not_end_the_run(tmp_path):
+def test_a_client_without_the_mod_fails_by_name_and_does_not_end_the_run(tmp_path, caplog):
     fleet = Fleet(tmp_path, [])
     record = ArrayRecord({k: Array(a) for k, a in model().items()})
     content = RecordDict({"arrays": record, "config": ConfigRecord()})
@@ -324,6 +324,7 @@ def test_a_client_without_the_mod_fails_by_name_and_does_not_end_the_run(tmp_pat
 
     assert reply.has_error()
     assert STYPE in reply.error.reason
+    assert "needs ClientApp(mods=[codec_mod])" in caplog.text
 
 
 def test_a_late_update_that_went_back_into_the_residual_is_refused(tmp_path):
