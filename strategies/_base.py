@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from fedsys.config.schema import KEY_FRAME_CODECS
+from fedsys.errors import ConfigError
 from fedsys.nodes import NodeCounts
 from fedsys.rng import rng_for
 from fedsys.types import ClientPlan, Quorum, RoundPlan, RoundRecord
@@ -192,3 +193,14 @@ def replay(controller: Controller[S], scene: Scene, records: Sequence[RoundRecor
     for record in records:
         state = observed(controller, scene, state, record)
     return state
+
+
+def check_plan(plan: RoundPlan, strategy: str) -> None:
+    """Raise ConfigError for work that nobody can do: else every client would refuse it."""
+    for client in plan.clients:
+        steps = client.local_steps
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise ConfigError(
+                f"strategy '{strategy}', round {plan.round}: node {client.node_id} is to make "
+                f"{steps!r} local steps; must be a whole number of 1 or more"
+            )

@@ -20,7 +20,7 @@ from fedsys.types import ClientReport, RoundPlan, RoundRecord
 from fedsys.wire.schema import Array as Values
 from fedsys.wire.schema import Schema
 from strategies._aggregate import Averaged, Mean, Optimizer
-from strategies._base import Controller, Scene, observed, replay, sees_tests
+from strategies._base import Controller, Scene, check_plan, observed, replay, sees_tests
 from strategies._flight import Flight
 from strategies._moments import Moments
 from strategies._round import Outcome, gather, messages_for
@@ -179,7 +179,7 @@ class RoundBudget(Strategy):
     ) -> Iterable[Message]:
         """Ask the controller for a plan, and write it as one message per client."""
         plan = self._controller.plan(self._scene, self._controller_state, server_round)
-        _check_plan(plan, self._experiment.strategy.name)
+        check_plan(plan, self._experiment.strategy.name)
         if busy := self._flight.nodes:
             free = tuple(client for client in plan.clients if client.node_id not in busy)
             plan = replace(plan, clients=free)
@@ -374,17 +374,6 @@ def _scene(experiment: Experiment, examples: Mapping[int, int], schema: Schema) 
         rounds=experiment.run.budget.rounds,
         budget_s=experiment.run.budget.seconds,
     )
-
-
-def _check_plan(plan: RoundPlan, strategy: str) -> None:
-    """Raise ConfigError for work that nobody can do: else every client would refuse it."""
-    for client in plan.clients:
-        steps = client.local_steps
-        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
-            raise ConfigError(
-                f"strategy '{strategy}', round {plan.round}: node {client.node_id} is to make "
-                f"{steps!r} local steps; must be a whole number of 1 or more"
-            )
 
 
 def _mean(reports: Iterable[ClientReport], name: str) -> float | None:

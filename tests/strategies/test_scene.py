@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedsys.errors import ConfigError
 from fedsys.telemetry.records import append_record, read_records
 from fedsys.types import Quorum
+from strategies._base import check_plan
 from strategies.fixed import Fixed
 
 
@@ -89,3 +90,12 @@ def test_a_round_record_is_the_same_after_json(world, scene, tmp_path):
         append_record(tmp_path / "rounds.jsonl", record)
     assert read_records(tmp_path / "rounds.jsonl") == watched.records
     assert json.loads(json.dumps(asdict(watched.records[0])))["plan"]["round"] == 1
+
+
+@pytest.mark.parametrize("steps", [0, -3, 1.5, True])
+def test_a_plan_that_nobody_can_follow_is_one_line_that_names_who_made_it(scene, steps):
+    plan = replace(scene(2).plan(4, {1: 5, 2: 5}, reason=""), round=4)
+    wrong = replace(plan, clients=(plan.clients[0], replace(plan.clients[1], local_steps=steps)))
+    check_plan(plan, "mine")
+    with pytest.raises(ConfigError, match=r"'mine', round 4: node 2 .* whole number of 1 or more"):
+        check_plan(wrong, "mine")
