@@ -139,7 +139,7 @@ def test_a_user_with_too_few_examples_is_an_error_rather_than_a_mixed_client():
 
 
 def test_more_shards_for_each_client_than_examples_is_an_error_before_they_are_made():
-    config = Partition(clients=4, kind="shards", shards_per_client=10**12)
+    config = Partition(clients=4, kind="shards", shards_per_client=2**31 - 1)
     with pytest.raises(ConfigError, match="the data has 2000 examples; set shards_per_client <= 2"):
         partition(2000, LABELS, None, config, 1)
 

@@ -89,6 +89,7 @@ def test_an_outage_only_adds_its_own_length(timing, record, way_for):
     late_s=st.sampled_from([0.0, 0.004]),
 )
 def test_a_cut_holds_everything_and_adds_its_own_length(fresh, cut_s, gap_s, delay_s, late_s):
+    assume(abs(cut_s - (1 + delay_s)) > 1e-6)  # at the very end either may come first
     timing, way, stream = fresh(RateCurve.constant(BPS), delay_s=delay_s)
     data = pattern(SIZE_BYTES)
     stream.send(way, data)
