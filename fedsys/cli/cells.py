@@ -65,7 +65,7 @@ def plan_cells(
     for entry in entries:
         _check_keys(entry)
         require_not_overridden(settings, flattened(entry.set), f"compare entry '{entry.label}'")
-    variants = [(entry.label, entry.set) for entry in entries]
+    variants = [(entry.label, flattened(entry.set)) for entry in entries]
     return cells_of(experiment, variants, out / experiment.run.name, seeds=seeds, scene=scene)
 
 

@@ -19,7 +19,7 @@ from fedsys.cli.axes import split_values
 from fedsys.cli.batch import check_cells
 from fedsys.cli.cells import Cell, chosen_entries, slug
 from fedsys.cli.tables import check_writable, console, write_json
-from fedsys.config.load import load_experiment, with_settings
+from fedsys.config.load import flattened, load_experiment, with_settings
 from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
 from fedsys.registry import nearest
@@ -141,7 +141,9 @@ def _candidates(experiment: Experiment, names: Sequence[str]) -> dict[str, Exper
     if not names and not experiment.compare.entries:
         return {AS_FILE: experiment}
     return {
-        entry.label: with_settings(experiment, entry.set, f"compare entry '{entry.label}'")
+        entry.label: with_settings(
+            experiment, flattened(entry.set), f"compare entry '{entry.label}'"
+        )
         for entry in chosen_entries(experiment, names)
     }
 

@@ -43,7 +43,7 @@ def parse_experiment(text: str, settings: Sequence[str] = (), *, where: str) -> 
 def with_settings(experiment: Experiment, settings: Mapping[str, Any], where: str) -> Experiment:
     """``experiment`` with dotted keys set to new values and everything checked again."""
     tree = _plain(experiment)
-    for key, value in flattened(settings).items():
+    for key, value in settings.items():
         _apply(tree, key, value)
     return experiment_from(tree, where)
 

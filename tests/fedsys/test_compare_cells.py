@@ -391,6 +391,7 @@ def test_sections_of_an_entry_written_as_tables_keep_their_other_keys(tmp_path):
     base = with_settings(EXPERIMENT, {"training.lr": 0.03, "compare.entries": [entry]}, "test")
     (cell,) = plan_cells(base, tmp_path, seeds=1)
     assert (cell.experiment.training.lr, cell.experiment.training.momentum) == (0.03, 0.5)
+    assert cell.experiment.compare.entries == ()  # a run is the same whoever it is compared with
     entry["set"] = {"run": {"target": 0.2}}
     with pytest.raises(ConfigError, match=r"run.target is the same for all"):
         plan_cells(with_settings(base, {"compare.entries": [entry]}, "test"), tmp_path, seeds=1)
