@@ -85,7 +85,7 @@ def _scenes(scenes: Sequence[dict]) -> Iterator[str]:
     for scene in scenes:
         rows = {row["strategy"]: row for row in scene["rows"]}
         base = rows[labels[0]]
-        mark = "~" if base["seconds_assumed"] else ">"
+        mark = "~" if base["seconds_to_target_assumed"] else ">"
         missed = mark if base["seconds_to_target"] is None else ""
         ratios = [
             _ratio(rows[one]["seconds_ratio_interval"]) if one in rows else "-"
