@@ -11,7 +11,8 @@ from fedsys.clock import WallClock
 from fedsys.config.schema import Experiment
 from fedsys.deploy import _flower
 from fedsys.deploy.grid import WireGrid
-from fedsys.deploy.orders import Order, sole_writer
+from fedsys.deploy.orders import END_S, Order
+from fedsys.telemetry.lock import sole_writer
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.telemetry.summary import summarise
 from fedsys.wire.schema import Array as Values
@@ -55,7 +56,7 @@ def run_order(
     """
     require_rounds(experiment, controller)
     clock = WallClock()
-    with sole_writer(order.folder_path, clock):
+    with sole_writer(order.folder_path, clock, END_S):
         _run(order, experiment, controller, task, inner, clock)
 
 

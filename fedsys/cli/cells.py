@@ -61,11 +61,9 @@ def plan_cells(
     Raises ConfigError, with nothing changed on the disk, for an entry that cannot be run, that says
     otherwise than ``settings`` of the command line, or a folder that holds something else.
     """
-    entries = chosen_entries(experiment, strategies)
-    for entry in entries:
-        _check_keys(entry)
-        require_not_overridden(settings, flattened(entry.set), f"compare entry '{entry.label}'")
-    variants = [(entry.label, flattened(entry.set)) for entry in entries]
+    variants = chosen_variants(experiment, strategies, settings)
+    for label, changes in variants:
+        _check_keys(label, changes)
     return cells_of(experiment, variants, out / experiment.run.name, seeds=seeds, scene=scene)
 
 
@@ -131,6 +129,18 @@ def chosen_entries(experiment: Experiment, strategies: Sequence[str]) -> list[En
     return chosen
 
 
+def chosen_variants(
+    experiment: Experiment, strategies: Sequence[str], settings: Sequence[str]
+) -> list[Variant]:
+    """The chosen entries by their dotted keys, none of which ``--set`` sets as well."""
+    variants: list[Variant] = []
+    for entry in chosen_entries(experiment, strategies):
+        changes = flattened(entry.set)
+        require_not_overridden(settings, changes, f"compare entry '{entry.label}'")
+        variants.append((entry.label, changes))
+    return variants
+
+
 def _entry_for(experiment: Experiment, name: str) -> Entry:
     """A strategy by its name; the file's options are for the file's own strategy."""
     settings: dict[str, Any] = {"strategy.name": name}
@@ -151,9 +161,9 @@ def _check_labels(labels: Sequence[str], what: str) -> None:
         seen[name] = label
 
 
-def _check_keys(entry: Entry) -> None:
-    for key in flattened(entry.set):
+def _check_keys(label: str, changes: Iterable[str]) -> None:
+    for key in changes:
         if key in _RESERVED or key.startswith("compare."):
             raise ConfigError(
-                f"compare entry '{entry.label}': {key} is the same for all; set it in the file"
+                f"compare entry '{label}': {key} is the same for all; set it in the file"
             )

@@ -90,8 +90,6 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(str(error), 2)
     except FedsysError as error:
         return _fail(str(error), 1)
-    except BrokenPipeError:
-        raise
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise

@@ -17,9 +17,9 @@ from threadpoolctl import threadpool_limits
 
 from fedsys.cli.axes import split_values
 from fedsys.cli.batch import check_cells
-from fedsys.cli.cells import Cell, chosen_entries, slug
+from fedsys.cli.cells import Cell, chosen_variants, slug
 from fedsys.cli.tables import check_writable, console, write_json
-from fedsys.config.load import flattened, load_experiment, with_settings
+from fedsys.config.load import load_experiment, with_settings
 from fedsys.config.schema import Experiment
 from fedsys.errors import ConfigError
 from fedsys.registry import nearest
@@ -61,7 +61,7 @@ def plan(
     check_writable(json, "--json")
     experiment = load_experiment(file, set_ or [])
     names = [name.strip() for name in strategies.split(",") if name.strip()]
-    candidates = _candidates(experiment, names)
+    candidates = _candidates(experiment, names, set_ or [])
     by_codec = _by_codec(experiment, split_values(codecs))
     _check({**candidates, **by_codec})
     pair = _pair(between, list(candidates))
@@ -136,15 +136,15 @@ def _forecast_json(one: Forecast) -> dict[str, Any]:
     return asdict(one) | {"bound": bounds, "nodes": nodes}
 
 
-def _candidates(experiment: Experiment, names: Sequence[str]) -> dict[str, Experiment]:
+def _candidates(
+    experiment: Experiment, names: Sequence[str], settings: Sequence[str]
+) -> dict[str, Experiment]:
     """By label: the entries, or the file as it stands where it has none."""
     if not names and not experiment.compare.entries:
         return {AS_FILE: experiment}
     return {
-        entry.label: with_settings(
-            experiment, flattened(entry.set), f"compare entry '{entry.label}'"
-        )
-        for entry in chosen_entries(experiment, names)
+        label: with_settings(experiment, changes, f"compare entry '{label}'")
+        for label, changes in chosen_variants(experiment, names, settings)
     }
 
 

@@ -4,25 +4,23 @@ The run's configuration goes to every device, so it holds the experiment, the pr
 of this file, and nothing of the server.
 """
 
-import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedsys.clock import WallClock
 from fedsys.deploy.pace import Pace
 from fedsys.deploy.private import make_private_folder, write_private
-from fedsys.errors import ConfigError, DeployError
+from fedsys.errors import ConfigError
 
 HOME = "FEDSYS_SERVER_HOME"
 """Environment variable that names the server's folder to the ServerApp."""
 PROTOCOL = 1
 """Of messages between this server and its devices; equal on both sides."""
-LOCK = "lock"
 END_S = 60.0
+"""That a ServerApp may take to end after it was told to stop."""
 ORDER, PROTOCOL_KEY = "order", "protocol"
 """Keys of the run configuration, beside ``experiment``."""
 
@@ -101,27 +99,6 @@ class Order:
             return cls(**content)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from error
-
-
-@contextlib.contextmanager
-def sole_writer(folder: Path, clock: WallClock) -> Iterator[None]:
-    """Be the only process that runs rounds into this run folder, while the block does.
-
-    A ServerApp that was told to stop may need a moment. Raises DeployError where one stays.
-    """
-    import fcntl  # there is none where devices and servers do not run
-
-    until_s = clock.now_s() + END_S
-    with (folder / LOCK).open("wb") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if clock.now_s() > until_s:
-                    raise DeployError(f"{folder}: another run writes into it") from None
-            clock.sleep_s(0.2)
-        yield
 
 
 def write_app(folder: Path, version: str) -> None:

@@ -16,9 +16,10 @@ from fedsys.config.schema import Experiment
 from fedsys.deploy import _flower
 from fedsys.deploy.control import Control, NoAnswerError, NodeStatus, RunStatus
 from fedsys.deploy.home import NodeEntry, ServerHome
-from fedsys.deploy.orders import ORDER, PROTOCOL, PROTOCOL_KEY, Order, sole_writer, write_app
+from fedsys.deploy.orders import END_S, ORDER, PROTOCOL, PROTOCOL_KEY, Order, write_app
 from fedsys.deploy.private import write_private
 from fedsys.errors import ConfigError, DeployError
+from fedsys.telemetry.lock import sole_writer
 from fedsys.telemetry.runfolder import RunFolder
 from fedsys.types import RoundRecord
 
@@ -152,14 +153,14 @@ def start_run(
 def take_over(control: Control, home: ServerHome, folder: RunFolder) -> None:
     """Stop a run into the folder that is under way, and wait until it writes no more.
 
-    Whoever followed it is gone. Raises DeployError where it does not end.
+    Whoever followed it is gone. Raises ConfigError where it does not end.
     """
     previous = _marked(_mark(home, folder))
     if previous is not None and any(
         run.run_id == previous and not run.is_finished for run in control.runs()
     ):
         control.stop_run(previous)
-    with sole_writer(folder.path, WallClock()):
+    with sole_writer(folder.path, WallClock(), END_S):
         pass
 
 

@@ -8,17 +8,19 @@ from pathlib import Path
 from fedsys.clock import WallClock
 from fedsys.errors import ConfigError
 
-_WAIT_S, _POLL_S = 5.0, 0.1
+_KILLED_S, _POLL_S = 5.0, 0.1
 """Workers of a process that was killed may need a moment to notice."""
 _held: set[tuple[int, int]] = set()
 """Device and inode of the folders that this process has locked."""
 
 
 @contextmanager
-def sole_writer(path: Path, clock: WallClock | None = None) -> Iterator[None]:
+def sole_writer(
+    path: Path, clock: WallClock | None = None, wait_s: float = _KILLED_S
+) -> Iterator[None]:
     """Be the only process that writes into the folder ``path``, which is made, while in the block.
 
-    ConfigError where another process stays there. A block inside a block asks no further.
+    ConfigError where another process stays for ``wait_s``. A block inside a block asks no further.
     """
     import fcntl  # there is none where nothing but reports is made
 
@@ -34,7 +36,7 @@ def sole_writer(path: Path, clock: WallClock | None = None) -> Iterator[None]:
         yield
         return
     clock = clock or WallClock()
-    until_s = clock.now_s() + _WAIT_S
+    until_s = clock.now_s() + wait_s
     try:
         while True:
             try:

@@ -181,3 +181,8 @@ def test_the_command_names_the_experiment_that_decides(tmp_path, monkeypatch, ca
     out = " ".join(capsys.readouterr().out.split())
     assert "is sooner than short, plain if it needs less than" in out
     assert {path.name for path in tmp_path.iterdir()} == {"x.toml", "x.json"}
+    given = ["--between", "long,short-plain", "--set", "network.options.delay_ms=1"]
+    assert run([*command, *given]) == 0
+    decision = json.loads((tmp_path / "x.json").read_text())["decision"]
+    assert decision["command"].endswith(" --set network.options.delay_ms=1")
+    assert run([*command, "--set", "strategy.options.local_epochs=3"]) == 2

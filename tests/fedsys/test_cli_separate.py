@@ -90,6 +90,28 @@ def test_two_settings_run_in_every_combination_and_each_has_its_knee(tmp_path, c
     assert "knee at 2 of 1 to 8 (with uplink = int8)" in out
 
 
+def test_settings_that_end_in_the_same_word_are_named_in_full(tmp_path, capsys):
+    axes = ["training.lr=0.1,0.2", "server.lr=1.0,0.5"]
+    found = sweep(tmp_path, axes, lambda e: e.training.lr * e.server.lr)
+    assert found["rows"][0]["strategy"] == "training.lr = 0.1, server.lr = 1.0"
+    out = " ".join(capsys.readouterr().out.split())
+    assert "training.lr: no knee" in out
+    assert "server.lr: no knee" in out
+
+
+@pytest.mark.parametrize(
+    "axis", ["network.options.outages=[[1,2]],[[3,4]]", "strategy.options={a=1},{a=2}"]
+)
+def test_lists_and_tables_are_for_entries(axis):
+    with pytest.raises(ConfigError, match="a list or a table; write compare entries"):
+        plan_sweep(EXPERIMENT, [axis], "seconds")
+
+
+def test_one_value_written_in_two_ways_is_given_twice():
+    with pytest.raises(ConfigError, match="given twice"):
+        plan_sweep(EXPERIMENT, ["training.lr=1,1.0,2"], "seconds")
+
+
 def test_a_sweep_that_never_reaches_the_target_has_no_best(tmp_path, capsys):
     plan = plan_sweep(EXPERIMENT, ["training.lr=0.1,0.2"], "seconds")
     cells = cells_of(EXPERIMENT, list(plan.variants.values()), tmp_path / "s", seeds=1)
@@ -194,3 +216,12 @@ def test_each_switch_gets_a_price_with_its_interval(tmp_path, capsys):
         f"(95 % interval {low:.3f}x to {high:.2f}x)."
     ) in lines
     assert "great: is worth it" in capsys.readouterr().out
+
+
+def test_a_switch_without_which_nothing_gets_there_is_needed(tmp_path):
+    variants = [(WHOLE, {}), ("without it", {"training.lr": 2.0})]
+    cells = cells_of(EXPERIMENT, variants, tmp_path / "a", seeds=3)
+    work = batch(lambda cell: finish(cell, 10, metric=0.9 if cell.label == WHOLE else 0.5))
+    run_ablation(EXPERIMENT, cells, work, folder=tmp_path / "a", json=tmp_path / "x.json")
+    (line,) = json.loads((tmp_path / "x.json").read_text())["verdict"]
+    assert line.startswith("it: is needed: without it the target is never reached")

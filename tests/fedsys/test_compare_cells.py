@@ -372,31 +372,6 @@ def test_a_finished_run_whose_rounds_are_lost_is_not_judged(tmp_path, damage):
         is_finished(cell)
 
 
-def test_a_set_that_an_entry_overrides_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"--set codec.uplink: .* sets codec.uplink itself"):
-        plan_cells(
-            with_settings(
-                EXPERIMENT,
-                {"compare.entries": [{"label": "a", "set": {"codec.uplink": "int8"}}]},
-                "test",
-            ),
-            tmp_path,
-            seeds=1,
-            settings=["codec.uplink=int4"],
-        )
-
-
-def test_sections_of_an_entry_written_as_tables_keep_their_other_keys(tmp_path):
-    entry = {"label": "a", "set": {"training": {"momentum": 0.5}}}
-    base = with_settings(EXPERIMENT, {"training.lr": 0.03, "compare.entries": [entry]}, "test")
-    (cell,) = plan_cells(base, tmp_path, seeds=1)
-    assert (cell.experiment.training.lr, cell.experiment.training.momentum) == (0.03, 0.5)
-    assert cell.experiment.compare.entries == ()  # a run is the same whoever it is compared with
-    entry["set"] = {"run": {"target": 0.2}}
-    with pytest.raises(ConfigError, match=r"run.target is the same for all"):
-        plan_cells(with_settings(base, {"compare.entries": [entry]}, "test"), tmp_path, seeds=1)
-
-
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_no_figure_of_the_table_is_cut_off_on_a_narrow_screen(tmp_path, width):
     compare(tmp_path)

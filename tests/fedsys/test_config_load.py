@@ -5,10 +5,12 @@ import math
 import pytest
 
 from fedsys.cli import main
+from fedsys.cli.cells import plan_cells
 from fedsys.config.load import dump_toml, flattened, parse_experiment, with_settings
 from fedsys.errors import ConfigError
 from fedsys.registry import load
 
+EXPERIMENT = parse_experiment("run.target = 0.9", where="test")
 ENDLESS = '[devices]\nprofile = "instant"\noptions = { flops_per_s = inf }'
 
 
@@ -41,6 +43,31 @@ def test_tables_of_sections_are_dotted_keys_and_options_are_one_value():
 def test_brackets_without_end_are_one_line():
     with pytest.raises(ConfigError, match="brackets in brackets"):
         parse_experiment("a = " + "[" * 100_000, where="deep.toml")
+
+
+def test_a_set_that_an_entry_overrides_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"--set codec.uplink: .* sets codec.uplink itself"):
+        plan_cells(
+            with_settings(
+                EXPERIMENT,
+                {"compare.entries": [{"label": "a", "set": {"codec.uplink": "int8"}}]},
+                "test",
+            ),
+            tmp_path,
+            seeds=1,
+            settings=["codec.uplink=int4"],
+        )
+
+
+def test_sections_of_an_entry_written_as_tables_keep_their_other_keys(tmp_path):
+    entry = {"label": "a", "set": {"training": {"momentum": 0.5}}}
+    base = with_settings(EXPERIMENT, {"training.lr": 0.03, "compare.entries": [entry]}, "test")
+    (cell,) = plan_cells(base, tmp_path, seeds=1)
+    assert (cell.experiment.training.lr, cell.experiment.training.momentum) == (0.03, 0.5)
+    assert cell.experiment.compare.entries == ()  # a run is the same whoever it is compared with
+    entry["set"] = {"run": {"target": 0.2}}
+    with pytest.raises(ConfigError, match=r"run.target is the same for all"):
+        plan_cells(with_settings(base, {"compare.entries": [entry]}, "test"), tmp_path, seeds=1)
 
 
 @pytest.mark.parametrize(

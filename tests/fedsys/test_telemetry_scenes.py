@@ -150,6 +150,15 @@ def test_a_bound_in_one_scene_makes_the_mean_a_bound():
     assert bounds == ["", "<", ">", "~"]
 
 
+def test_a_scene_that_only_the_baseline_got_through_is_lost():
+    missed = {seed: run((10, 0.5)) for seed in (1, 2, 3)}
+    scenes = [compare(name, 0.9, {"base": reaching(10, 11, 12), "ours": missed}) for name in "abc"]
+    standing = Scenes(scenes).standings[1]
+    assert standing.lost == standing.missed == ("a", "b", "c")
+    (line,) = scenes_verdict(Scenes(scenes))
+    assert "it never reached the target in 3 of them; 3 of 3 scenes are lost" in line
+
+
 def test_a_share_of_the_best_is_of_the_best_median():
     trials = {
         "steady": {1: run((10, 0.7), (20, 0.8)), 2: run((10, 0.79), (20, 0.6))},
